@@ -1,0 +1,44 @@
+/* daemon/api/http.h - HTTP in, JSON and SSE out, on TCP and on the UNIX socket.
+ *
+ * libmicrohttpd with a pool of polling threads. Routes are rows (route.def): method,
+ * path, where they exist (tcp, unix or both) and the handler. Bodies are parsed and
+ * tokenised on worker threads with the connection suspended; answers are resumed from the
+ * control thread's callbacks. Header and body deadlines, idle streams and gone clients
+ * are watched here, since a suspended connection sees neither. */
+#ifndef API_HTTP_H
+#define API_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct http;
+struct metric_page;
+struct router;
+struct store;
+
+struct http_cfg {
+    const char *listen; /* "127.0.0.1:8080", "[::1]:8080" or "" for none; port 0 = any */
+    const char *socket_path; /* UNIX socket, mode 0600 */
+    size_t max_body;
+    int max_connections, n_threads, n_workers;
+    int64_t header_us, body_us, idle_us; /* deadlines */
+    const char *version;
+    int64_t start_us;
+    const char *system_json; /* show topology: the CPU device, from main */
+};
+
+/* Borrows router, page and store-free snapshots only; starts its threads. */
+int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page *page,
+               struct http **ret, struct err *e);
+int http_port(const struct http *h); /* the TCP port bound, 0 when none */
+/* No new connections or requests; running streams go on. */
+void http_drain(struct http *h);
+/* Streams and requests still open. */
+int http_active(const struct http *h);
+/* Resume all, close, join. */
+void http_stop(struct http *h);
+/* Progress of every HTTP thread since the last call, for healthz and the watchdog. */
+bool http_alive(struct http *h);
+#endif

@@ -1,0 +1,117 @@
+/* daemon/ctrl/router.h - which instance serves a request; the API's only door downward.
+ *
+ * HTTP threads submit and cancel; the control thread owns the engines and calls the
+ * sinks. Every submitted id gets exactly one finish, whatever happens (also when the
+ * engine dies or the daemon drains); the sink must live until then. Snapshots are copies,
+ * taken under a short lock, so that a scrape never waits for an engine. */
+#ifndef CTRL_ROUTER_H
+#define CTRL_ROUTER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/serve/sched.h"
+#include "daemon/serve/template.h"
+
+struct err;
+struct metric_page;
+struct router;
+struct tokenizer;
+
+/* A model as served: immutable, reference counted. */
+struct served {
+    char name[128];  /* id in the API */
+    char path[4096]; /* as configured; only operators see it */
+    const struct tokenizer *tok;
+    enum template_family chat;
+    int n_ctx, n_vocab;
+    int64_t created_s; /* Unix time of the file */
+    char family[16], main_type[8], format[16];
+    uint64_t n_params, file_bytes;
+};
+
+struct gen_finish {
+    enum finish_reason reason;
+    int32_t stop_id, n_prompt, n_cached, n_out, n_preempted;
+    int64_t queue_us, prefill_us, decode_us;
+    const struct err *error; /* with FINISH_ERROR: why; code UNAVAIL asks for a retry */
+};
+
+/* Called on the control thread; must not block. */
+struct gen_sink {
+    void (*tokens)(void *arg, const struct step_token *toks, int n, bool scored);
+    void (*finish)(void *arg, const struct gen_finish *f);
+    void *arg;
+};
+
+struct gen_submit {
+    struct gen_params params; /* id is filled in by router_submit */
+    const int32_t *prompt, *stops;
+    const struct step_bias *biases;
+    struct gen_sink sink;
+    const char *label; /* request id for show requests, copied */
+};
+
+/* Borrow the model named (NULL or "" = the only one); router_unref when done. NULL and a
+ * sentence (NOTFOUND names what is there; UNAVAIL while none is known yet). Any thread.
+ */
+const struct served *router_model(struct router *r, const char *name, struct err *e);
+void router_unref(struct router *r, const struct served *m);
+/* Names of all models, borrowed references; returns the count (at most max). */
+int router_models(struct router *r, const struct served **ret, int max);
+
+/* n choices of one prompt at once: all or none. BUSY when the queue is full, UNAVAIL when
+ * the instance is not ready or drains. ids out. Any thread. */
+int router_submit(struct router *r, const struct served *m, struct gen_submit *subs,
+                  int n, uint64_t *ret_ids, struct err *e);
+/* Unknown or finished ids are normal. The finish (ABORT) still comes. Any thread. */
+void router_cancel(struct router *r, uint64_t id);
+
+/* 0 when a model answers; else -1 and why (loading 40 %, restarting in 2 s ...). */
+int router_ready(struct router *r, struct err *e);
+/* Seconds that a refused client should wait. */
+int router_retry_after(struct router *r);
+
+#define INSTANCE_STATE_MAP(X)                                                            \
+    X(STARTING, "starting")                                                              \
+    X(LOADING, "loading")                                                                \
+    X(READY, "ready")                                                                    \
+    X(DRAINING, "draining")                                                              \
+    X(BACKOFF, "waiting to restart")                                                     \
+    X(FAILED, "failed")                                                                  \
+    X(STOPPED, "stopped")
+enum instance_state {
+#define X(id, text) INSTANCE_##id,
+    INSTANCE_STATE_MAP(X)
+#undef X
+        INSTANCE_STATE_COUNT
+};
+const char *instance_state_name(enum instance_state s);
+
+struct instance_status {
+    char name[64], model[128], error[512]; /* error: last failure, "" */
+    enum instance_state state;
+    double load_done;
+    int pid, restarts, n_ctx, n_blocks, block_tok, n_threads;
+    uint64_t weight_bytes, kv_bytes, scratch_bytes;
+    int64_t since_us, load_us, retry_at_us; /* monotonic */
+    char isa[16], kv_type[8], mode[16];
+    int running, waiting, kv_used, kv_cached; /* from the engine's page */
+};
+int router_instances(struct router *r, struct instance_status *ret, int max);
+
+struct request_status {
+    uint64_t id;
+    char label[72], model[128];
+    int n_prompt, n_out, max_tokens;
+    int64_t age_us, ttft_us; /* ttft -1 = no token yet */
+};
+int router_requests(struct router *r, struct request_status *ret, int max);
+
+/* Pages to render: the daemon's and each engine's. Borrowed while the call that got them
+ * holds them; router_pages_put gives them back. */
+int router_pages_get(struct router *r, struct metric_page **ret, int max);
+void router_pages_put(struct router *r);
+
+#endif

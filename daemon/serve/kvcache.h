@@ -1,0 +1,79 @@
+/* daemon/serve/kvcache.h - who owns which KV block: ids only, no memory.
+ *
+ * Blocks of block_tok positions with reference counts; full committed blocks are indexed
+ * by a chain hash (128 bit, keyed with a secret) over opaque token keys and found again
+ * by later sequences; on a hit the keys themselves are compared. Blocks nobody uses stay
+ * in an LRU until they are needed. Groups (full, window, latent, state) share one
+ * sequence length and have their own blocks. Pure; one owner thread (the scheduler's). */
+#ifndef SERVE_KVCACHE_H
+#define SERVE_KVCACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct kvcache;
+struct kvseq;
+
+enum kv_kind { KV_FULL, KV_WINDOW };
+
+struct kv_group {
+    enum kv_kind kind;
+    int n_blocks; /* in the arena */
+    int window;   /* KV_WINDOW: positions kept */
+};
+
+struct kvcache_cfg {
+    int block_tok;
+    int n_groups; /* 1 or more; group 0 decides admission figures */
+    struct kv_group group[4];
+    uint8_t secret[16]; /* of the hash chain */
+    bool reuse;         /* prefix cache on */
+};
+
+struct kv_copy {
+    int group;
+    int32_t src, dst;
+};
+
+struct kvcache_stats {
+    int n_blocks, n_free, n_cached, n_used; /* group 0: total = free + cached + used */
+    uint64_t query_tok, hit_tok;            /* prefix lookups, in tokens */
+    uint64_t evicted;
+};
+
+struct kvcache *kvcache_new(const struct kvcache_cfg *cfg);
+void kvcache_free(struct kvcache *kv);
+
+/* A sequence without blocks. salt keeps tenants' prefixes apart (0 = shared). */
+struct kvseq *kvseq_new(struct kvcache *kv, uint64_t salt);
+/* Returns all its blocks; committed full ones stay findable. */
+void kvseq_free(struct kvseq *s);
+
+/* Attach the longest cached prefix of toks[0..n), whole blocks, at most n - 1 tokens so
+ * that one is left to compute. On an empty sequence only. Returns the tokens attached. */
+int kvseq_attach(struct kvseq *s, const int32_t *toks, int n);
+/* The same without attaching: for routing and admission. */
+int kvcache_peek(const struct kvcache *kv, uint64_t salt, const int32_t *toks, int n);
+
+/* Make room for positions 0..len-1, writable from position `from`: shared blocks at or
+ * after it are copied on write, the pairs are appended to copies[] (*n_copies counts up
+ * to max_copies). -1 when there are too few blocks; then nothing changed. */
+int kvseq_reserve(struct kvseq *s, int from, int len, struct kv_copy *copies,
+                  int *n_copies, int max_copies);
+/* Blocks that reserve(.., len) would take from the pool (new ones and copies). */
+int kvseq_need(const struct kvseq *s, int from, int len);
+/* Positions len()..len()+n-1 now hold committed tokens toks[0..n). */
+void kvseq_commit(struct kvseq *s, const int32_t *toks, int n);
+/* Forget positions >= len, also inside a block and on shared blocks. */
+void kvseq_truncate(struct kvseq *s, int len);
+int kvseq_len(const struct kvseq *s);                                      /* committed */
+const int32_t *kvseq_blocks(const struct kvseq *s, int group, int *ret_n); /* borrowed */
+
+int kvcache_available(const struct kvcache *kv); /* free + evictable, group 0 */
+void kvcache_stats(const struct kvcache *kv, struct kvcache_stats *ret);
+/* For tests: every block owned once or shared as counted, none lost. Sentence in e. */
+int kvcache_check(const struct kvcache *kv, struct err *e);
+
+#endif

@@ -1,0 +1,113 @@
+/* daemon/serve/model.h - a model's files: mapped, parsed, checked; and its facts.
+ *
+ * GGUF v3 or a Hugging Face folder becomes one struct model: hyper-parameters under one
+ * set of names and a table of tensors by role. Every length, offset, count and dimension
+ * of a file is checked before use; a fault gives one sentence naming file, tensor, fault.
+ * Mapped pages are read-only; a file cut short after mapping raises SIGBUS on access,
+ * which map.[ch] turns into an end of the engine with the file named.
+ * Immutable after open; any thread may read. */
+#ifndef SERVE_MODEL_H
+#define SERVE_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+struct err;
+struct model;
+
+/* Families are rows: id, name in config.json `model_type`, name in GGUF
+ * `general.architecture`. */
+#define MODEL_FAMILY_MAP(X)                                                              \
+    X(LLAMA, "llama", "llama")                                                           \
+    X(MISTRAL, "mistral", "llama")                                                       \
+    X(QWEN2, "qwen2", "qwen2")                                                           \
+    X(QWEN3, "qwen3", "qwen3")
+
+enum model_family {
+#define X(id, hf, gguf) FAMILY_##id,
+    MODEL_FAMILY_MAP(X)
+#undef X
+        FAMILY_COUNT
+};
+
+enum rope_scaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3 };
+
+struct model_info {
+    enum model_family family;
+    char name[128]; /* general.name or the folder's name */
+    int n_layer, n_embd, n_head, n_kv_head, head_dim, n_ff, n_vocab, n_ctx;
+    float norm_eps, rope_theta;
+    bool rope_neox; /* pair (j, j + d/2); GGUF llama files hold permuted q, k: false */
+    int rope_dim;
+    enum rope_scaling rope_scaling;
+    float rope_factor, rope_low_freq, rope_high_freq;
+    int rope_orig_ctx;
+    bool qk_norm, qkv_bias, o_bias, mlp_bias, tied_head;
+    int sliding_window; /* 0 = none */
+    int n_layer_tensors;
+    uint64_t n_params;
+    size_t file_bytes;
+    char format[16];   /* "gguf" | "safetensors" */
+    char main_type[8]; /* most frequent matrix type by bytes, e.g. "Q4_1" */
+};
+
+/* Roles of tensors; per layer unless said. */
+#define MODEL_ROLE_MAP(X)                                                                \
+    X(TOK_EMBD, "token_embd.weight", "model.embed_tokens.weight", 0)                     \
+    X(OUT_NORM, "output_norm.weight", "model.norm.weight", 0)                            \
+    X(OUT_HEAD, "output.weight", "lm_head.weight", 0)                                    \
+    X(ROPE_FREQS, "rope_freqs.weight", "", 0)                                            \
+    X(ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", 1)                        \
+    X(Q, "attn_q.weight", "self_attn.q_proj.weight", 1)                                  \
+    X(K, "attn_k.weight", "self_attn.k_proj.weight", 1)                                  \
+    X(V, "attn_v.weight", "self_attn.v_proj.weight", 1)                                  \
+    X(Q_BIAS, "attn_q.bias", "self_attn.q_proj.bias", 1)                                 \
+    X(K_BIAS, "attn_k.bias", "self_attn.k_proj.bias", 1)                                 \
+    X(V_BIAS, "attn_v.bias", "self_attn.v_proj.bias", 1)                                 \
+    X(Q_NORM, "attn_q_norm.weight", "self_attn.q_norm.weight", 1)                        \
+    X(K_NORM, "attn_k_norm.weight", "self_attn.k_norm.weight", 1)                        \
+    X(O, "attn_output.weight", "self_attn.o_proj.weight", 1)                             \
+    X(FFN_NORM, "ffn_norm.weight", "post_attention_layernorm.weight", 1)                 \
+    X(GATE, "ffn_gate.weight", "mlp.gate_proj.weight", 1)                                \
+    X(UP, "ffn_up.weight", "mlp.up_proj.weight", 1)                                      \
+    X(DOWN, "ffn_down.weight", "mlp.down_proj.weight", 1)
+
+enum model_role {
+#define X(id, gguf, hf, per_layer) ROLE_##id,
+    MODEL_ROLE_MAP(X)
+#undef X
+        ROLE_COUNT
+};
+
+struct model_tensor {
+    const char *name; /* as in the file */
+    const char *file;
+    enum dtype type;
+    int rows, cols; /* a vector is rows = 1 */
+    const void *data;
+    size_t bytes;
+};
+
+/* path: a .gguf file or a folder. */
+int model_open(const char *path, struct model **ret, struct err *e);
+void model_free(struct model *m);
+const struct model_info *model_info(const struct model *m);
+/* NULL when the model has no such tensor (a bias, a tied head). */
+const struct model_tensor *model_tensor(const struct model *m, enum model_role role,
+                                        int layer);
+/* The pages of a tensor are not needed any more (it was repacked). */
+void model_drop_pages(const struct model *m, const struct model_tensor *t);
+/* RoPE inverse frequencies with the model's scaling: out[rope_dim / 2]. */
+void model_inv_freq(const struct model *m, float *out);
+
+/* Where the vocabulary is: GGUF metadata or tokenizer.json. Read by tokenizer_open. */
+struct gguf;
+const struct gguf *model_gguf(const struct model *m); /* NULL for a folder */
+const char *model_dir(const struct model *m);         /* NULL for GGUF */
+/* "llama, mistral, qwen2, qwen3" */
+const char *model_families(void);
+
+#endif

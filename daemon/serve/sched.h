@@ -1,0 +1,111 @@
+/* daemon/serve/sched.h - which requests run in the next step. Pure.
+ *
+ * An event handler: sched_event(now, event) updates the queue and KV state; sched_next
+ * forms the next step when one can be formed; what happened to requests comes out of
+ * sched_out as a list. No I/O, no device, no clock: the caller passes `now`. Given the
+ * same events in the same order the decisions are the same.
+ *
+ * Policy `chunked`: decode tokens first, the rest of the step token budget goes to
+ * prefill chunks (several prompts may share it; short ones are not starved by a long
+ * one). `colocated`: whole prompts, prefill steps before decode, bounded in a row. Oldest
+ * request first; out of KV the youngest running one is preempted and recomputed later
+ * with its seniority kept. A prompt that cannot get KV does not block smaller ones behind
+ * it for longer than the aging bound. */
+#ifndef SERVE_SCHED_H
+#define SERVE_SCHED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/serve/kvcache.h"
+#include "daemon/serve/step.h"
+
+struct err;
+struct sched;
+
+enum sched_mode { SCHED_CHUNKED, SCHED_COLOCATED };
+
+struct sched_cfg {
+    enum sched_mode mode;
+    int step_tok;    /* token budget of one step */
+    int max_seqs;    /* sequences in one step */
+    int max_waiting; /* requests queued; more are refused */
+    int max_ctx;     /* positions of one sequence */
+    int depth;       /* steps in flight, from the executor */
+    int prefill_run; /* colocated: prefill-only steps in a row before a decode step */
+    struct kvcache_cfg kv;
+};
+
+/* What a request asks of generation; plain data, also what crosses the wire. */
+struct gen_params {
+    uint64_t id;    /* unique for the life of the engine; the caller's number */
+    uint64_t group; /* choices of one prompt share it: they wait for its first prefill */
+    uint64_t seed, salt;
+    int32_t choice, max_tokens;
+    float temperature, top_p, min_p, repetition, presence, frequency;
+    int32_t top_k, n_top; /* n_top: -1 no logprobs, 0..20 alternatives */
+    int32_t n_prompt, n_bias;
+    int32_t n_stop; /* token ids that end it, beside the model's own */
+    bool ignore_eos, prompt_logprobs, no_cache;
+};
+
+enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
+
+enum sched_event_kind { SCHED_ADD, SCHED_CANCEL, SCHED_DONE, SCHED_DRAIN };
+struct sched_event {
+    enum sched_event_kind kind;
+    /* ADD */
+    const struct gen_params *params;
+    const int32_t *prompt, *stops; /* n_prompt, n_stop; copied */
+    const struct step_bias *biases;
+    const int32_t *eog;
+    int n_eog; /* the model's end-of-generation ids */
+    /* CANCEL (unknown ids are normal: counted, ignored) */
+    uint64_t id;
+    /* DONE */
+    const struct step_done *done;
+};
+
+/* What happened, in order; borrowed until the next sched_out call. */
+enum sched_out_kind { SCHED_OUT_TOKENS, SCHED_OUT_FINISH, SCHED_OUT_REFUSE };
+struct sched_out {
+    enum sched_out_kind kind;
+    uint64_t id;
+    /* TOKENS: committed; scored ones (prompt logprobs) come first and are flagged */
+    const struct step_token *toks;
+    int n_toks;
+    bool scored;
+    /* FINISH */
+    enum finish_reason reason;
+    int32_t stop_id; /* the token that ended it (not among TOKENS), -1 none */
+    int32_t n_prompt, n_cached, n_out, n_preempted;
+    int64_t queue_us, prefill_us, decode_us; /* waiting; start to first; first to last */
+    /* FINISH with ERROR, REFUSE */
+    const struct err *error;
+};
+
+struct sched_stats {
+    int running, waiting;
+    uint64_t preemptions, late, steps, step_toks; /* late: events for unknown ids */
+    uint64_t prompt_tok, gen_tok, cached_tok, recomputed_tok;
+    struct kvcache_stats kv;
+};
+
+struct sched *sched_new(const struct sched_cfg *cfg);
+void sched_free(struct sched *s);
+void sched_event(struct sched *s, int64_t now_us, const struct sched_event *ev);
+/* The next step into *st (cleared first); false when there is nothing to run now. The
+ * caller submits it and reports with sched_submitted, then asks again until false. */
+bool sched_next(struct sched *s, int64_t now_us, struct step *st);
+void sched_submitted(struct sched *s, int64_t now_us, uint64_t ticket);
+/* Outcomes since the last call: *ret of n entries. */
+size_t sched_out(struct sched *s, const struct sched_out **ret);
+void sched_stats(const struct sched *s, struct sched_stats *ret);
+/* Capacity of a step under this configuration. */
+void sched_step_caps(const struct sched_cfg *cfg, struct step_caps *ret);
+bool sched_idle(const struct sched *s); /* no request, nothing in flight */
+/* Invariants, for tests; sentence in e. */
+int sched_check(const struct sched *s, struct err *e);
+
+#endif

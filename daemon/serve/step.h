@@ -1,0 +1,112 @@
+/* daemon/serve/step.h - one step of the engine as plain data of fixed capacity.
+ *
+ * The scheduler fills it, an executor runs it, a twin prices it, a wire carries it. No
+ * pointers: arrays stand at offsets inside one allocation whose size comes from
+ * step_caps, so a step can be copied, sent and recorded as bytes. Only *committed* tokens
+ * (counted in a result's n_accepted) get block hashes, count in usage, feed stops or are
+ * sent. */
+#ifndef SERVE_STEP_H
+#define SERVE_STEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+struct err;
+
+enum { STEP_TOP_MAX = 20, STEP_TOK_REF = INT32_MIN };
+
+/* What the arrays can hold. */
+struct step_caps {
+    int32_t items, toks, blocks, samples, hist, biases, copies, refs;
+};
+
+/* Tokens tok[tok_off .. +n_tok) of one sequence at positions first_pos.. (a chain when
+ * parent_off < 0, else parent[] gives each token's parent row within the item and
+ * position[] its depth; speculation, later). block[block_off .. +n_block) covers
+ * positions 0 .. first_pos + n_tok - 1. Rows out_from .. n_tok-1 produce an output: each
+ * scores the token that follows it in the item (prompt logprobs), the last one samples if
+ * sample >= 0. out_from = n_tok asks for none. */
+struct step_item {
+    uint64_t seq; /* scheduler's id, echoed in results */
+    int32_t first_pos, n_tok, tok_off, parent_off;
+    int32_t block_off, n_block;
+    int32_t out_from;
+    int32_t sample; /* index in sample[], -1 = none */
+    int32_t n_top; /* top alternatives wanted with each output, 0..20; -1 = no logprobs */
+};
+
+/* Parameters of one sampled row. hist = the sequence's tokens (prompt then output) when a
+ * penalty asks for them: hist[hist_off .. +n_hist), the first n_prompt are the prompt. */
+struct step_sample {
+    uint64_t seed;
+    int32_t choice, out_pos; /* with seed, the whole input of the random numbers */
+    float temperature;       /* 0 = greedy */
+    int32_t top_k;           /* 0 = off */
+    float top_p, min_p;      /* 1 and 0 = off */
+    float repetition, presence, frequency; /* 1, 0, 0 = off */
+    int32_t hist_off, n_hist, n_prompt;
+    int32_t bias_off, n_bias;
+};
+struct step_bias {
+    int32_t id;
+    float bias;
+};
+/* A token of this step that an earlier step still computes: tok[at] = STEP_TOK_REF and
+ * the value is token `index` of the result of sequence seq of ticket. */
+struct step_ref {
+    uint64_t ticket, seq;
+    int32_t at, index;
+};
+struct step_copy {
+    int32_t src, dst; /* block ids, copied before anything else */
+};
+
+struct step {
+    uint32_t bytes; /* of the whole allocation */
+    struct step_caps caps;
+    int32_t n_items, n_toks, n_blocks, n_samples, n_hist, n_biases, n_copies, n_refs;
+    uint64_t number; /* 1, 2, .. for watchdogs and recordings */
+};
+
+size_t step_bytes(const struct step_caps *c);
+struct step *step_new(const struct step_caps *c); /* free() it */
+void step_clear(struct step *s);
+struct step_item *step_items(const struct step *s);
+int32_t *step_toks(const struct step *s);
+int32_t *step_parents(const struct step *s);
+int32_t *step_positions(const struct step *s);
+int32_t *step_blocks(const struct step *s);
+struct step_sample *step_samples(const struct step *s);
+int32_t *step_hist(const struct step *s);
+struct step_bias *step_biases(const struct step *s);
+struct step_copy *step_copies(const struct step *s);
+struct step_ref *step_refs(const struct step *s);
+/* Every index and range inside the capacities; for steps that crossed a process. */
+int step_check(const struct step *s, size_t bytes, struct err *e);
+
+/* One token with its log-probabilities (natural log, finite). */
+struct step_token {
+    int32_t id;
+    float logprob;
+    int32_t n_top;
+    int32_t top_id[STEP_TOP_MAX];
+    float top_logprob[STEP_TOP_MAX];
+};
+/* What one item of the step produced: tok[tok_off .. +n_scored) score prompt tokens, then
+ * n_accepted (0, 1 or several) new ones follow. */
+struct step_result {
+    uint64_t seq;
+    int32_t tok_off, n_scored, n_accepted;
+};
+struct step_done {
+    uint64_t ticket, number;
+    int32_t n_results, n_toks;
+    int64_t start_us, end_us;    /* when the executor worked on it */
+    struct step_result *results; /* owned by the executor until the next poll */
+    struct step_token *toks;
+    const struct err
+        *error; /* NULL, or why the device failed; then there are no results */
+};
+
+#endif

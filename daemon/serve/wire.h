@@ -1,0 +1,108 @@
+/* daemon/serve/wire.h - messages between llmrackd and one engine process.
+ *
+ * A socketpair (SOCK_STREAM) carries frames: struct wire_head, then `bytes` of payload of
+ * the kind below, host byte order (one host, one build; the HELLO checks the version).
+ * Each side checks every count before use; a frame over WIRE_MAX or of an unknown kind
+ * ends the connection. wire_conn buffers both ways and never blocks: the owner polls the
+ * fd. A peer that does not read is cut when its output passes the limit. One owner thread
+ * a connection. */
+#ifndef SERVE_WIRE_H
+#define SERVE_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/serve/sched.h"
+
+struct err;
+struct wire_conn;
+
+enum { WIRE_VERSION = 1, WIRE_MAX = 64 << 20 };
+
+/* to the engine: ADD CANCEL DRAIN STOP; from it: the rest */
+#define WIRE_MAP(X)                                                                      \
+    X(HELLO)   /* struct wire_hello */                                                   \
+    X(LOADING) /* struct wire_loading */                                                 \
+    X(READY)   /* struct wire_ready */                                                   \
+    X(FAIL)    /* struct wire_fail: cannot start or go on, with the sentence */          \
+    X(ADD)     /* struct gen_params, prompt ids, stop ids, struct step_bias[] */         \
+    X(CANCEL)  /* uint64_t id */                                                         \
+    X(DRAIN)   /* refuse new ones, finish running ones */                                \
+    X(STOP)    /* end now */                                                             \
+    X(TOKENS)  /* struct wire_tokens, struct step_token[] (trimmed, see wire_tok) */     \
+    X(FINISH)  /* struct wire_finish */
+
+enum wire_kind {
+#define X(id) WIRE_##id,
+    WIRE_MAP(X)
+#undef X
+        WIRE_COUNT
+};
+
+struct wire_head {
+    uint32_t bytes; /* of the payload */
+    uint16_t kind, version;
+};
+struct wire_hello {
+    uint32_t version, pid;
+};
+struct wire_loading {
+    double done; /* 0..1 */
+};
+struct wire_ready {
+    int64_t load_us;
+    int32_t n_ctx, n_vocab, n_blocks, block_tok, n_threads;
+    uint64_t weight_bytes, kv_bytes, scratch_bytes, n_params, file_bytes;
+    char isa[16], kv_type[8], main_type[8], family[16], format[16], name[128];
+};
+struct wire_fail {
+    uint32_t code; /* enum err_code */
+    char msg[512];
+};
+struct wire_tokens {
+    uint64_t id;
+    int32_t n, scored;
+};
+struct wire_finish {
+    uint64_t id;
+    int32_t reason, stop_id, n_prompt, n_cached, n_out, n_preempted;
+    int64_t queue_us, prefill_us, decode_us;
+    uint32_t code; /* enum err_code, with ERROR or a refusal */
+    char msg[256];
+};
+
+struct wire_conn *wire_conn_new(int fd, size_t max_out_bytes); /* takes fd */
+void wire_conn_free(struct wire_conn *c);
+int wire_conn_fd(const struct wire_conn *c);
+/* Queue one frame of up to three parts and try to write. -1 when the connection is dead
+ * or its output is over the limit. */
+struct wire_part {
+    const void *p;
+    size_t n;
+};
+int wire_send(struct wire_conn *c, enum wire_kind kind, const struct wire_part *parts,
+              int n_parts, struct err *e);
+bool wire_wants_write(const struct wire_conn *c);
+int wire_flush(struct wire_conn *c, struct err *e);
+/* Read what is there. 1 = peer closed, -1 fault. */
+int wire_fill(struct wire_conn *c, struct err *e);
+/* Next whole frame: 1 and *kind, *payload (borrowed until the next call), 0 none, -1. */
+int wire_next(struct wire_conn *c, enum wire_kind *kind, const void **payload, size_t *n,
+              struct err *e);
+
+/* Whole messages, checked. ADD's arrays are borrowed from the payload. */
+struct wire_add {
+    struct gen_params params;
+    const int32_t *prompt, *stops;
+    const struct step_bias *biases;
+};
+int wire_send_add(struct wire_conn *c, const struct wire_add *a, struct err *e);
+int wire_parse_add(const void *p, size_t n, struct wire_add *ret, struct err *e);
+int wire_send_tokens(struct wire_conn *c, uint64_t id, bool scored,
+                     const struct step_token *toks, int n, struct err *e);
+/* Unpacks into buf (grown as needed, owned by the caller, free() it). */
+int wire_parse_tokens(const void *p, size_t n, struct wire_tokens *ret,
+                      struct step_token **buf, size_t *buf_cap, struct err *e);
+
+#endif

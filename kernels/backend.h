@@ -1,0 +1,211 @@
+/* kernels/backend.h - the device seam: memory, streams and the table of ops.
+ *
+ * Three implementations: "cpu" (one rank, a team of kernel threads), "far" (tests: memory
+ * that the host cannot touch, ops that run later on a stream thread, copies explicit) and
+ * later "cuda" as a plugin. What holds on all of them:
+ *
+ *  - Every op takes a stream and may return before the work is done; order within one
+ *    stream is kept; bs->sync() waits. Launch faults return from the call (-1 and e);
+ *    device faults return from sync.
+ *  - A caller never touches device memory: it uploads and downloads. Host memory given to
+ *    upload must stay valid until the stream was synced past it.
+ *  - Ops never allocate; scratch is sized at open from backend_caps.
+ *  - Row-invariant: a row's result depends only on that row, the weights and its context,
+ *    never on M, the tile, the thread count or neighbours. One K-order and one activation
+ *    quantisation for every M; attention splits the context at multiples of ATTN_SPLIT
+ *    counted from position 0 and merges the parts in order.
+ *  - Activations are f32, row-major, ld = cols unless said. Index arrays are int32.
+ *
+ * One thread drives a stream (the rank thread). cpu_ops.c is the portable reference of
+ * every op; faster ones are tested against it by normalised error, not bit equality. */
+#ifndef KERNELS_BACKEND_H
+#define KERNELS_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+struct err;
+struct backend; /* one device of one rank */
+struct dbuf;    /* device memory */
+struct stream;  /* ordered work of a device */
+struct weight;  /* a matrix in the device's own layout */
+struct kv_arena;
+
+enum { KV_BLOCK_TOK = 16, ATTN_SPLIT = 256 };
+
+/* Sizes that scratch is made for. */
+struct backend_caps {
+    int max_rows;    /* rows of one step (step token budget) */
+    int max_cols;    /* widest activation row, e.g. the FFN width */
+    int max_items;   /* sequences in one step */
+    int max_context; /* positions of one sequence */
+    int max_heads;   /* query heads */
+    int max_head_dim;
+};
+
+struct backend_cfg {
+    const char *name; /* "cpu" | "far" */
+    int n_threads;    /* kernel threads, the rank thread included; 0 = one per CPU */
+    const int *cpus;  /* n_threads CPU numbers to pin to, or NULL */
+    bool spin;        /* false when threads outnumber cores */
+    const char *isa;  /* "auto" | "portable" | "avx2" | "avx512" */
+    struct backend_caps caps;
+};
+
+int backend_open(const struct backend_cfg *cfg, struct backend **ret, struct err *e);
+void backend_close(struct backend *b);
+const char *backend_isa(const struct backend *b); /* what was chosen, e.g. "avx512" */
+/* The KV type this device is fastest with (DT_BF16 or DT_F16). */
+enum dtype backend_kv_dtype(const struct backend *b);
+/* Bytes held: weights in device layout, scratch, KV arenas. */
+struct backend_mem {
+    size_t weight_bytes, scratch_bytes, kv_bytes, other_bytes;
+};
+void backend_mem_used(const struct backend *b, struct backend_mem *ret);
+
+/* ---- memory ---- */
+int dbuf_new(struct backend *b, size_t bytes, struct dbuf **ret, struct err *e);
+void dbuf_free(struct dbuf *d);
+size_t dbuf_bytes(const struct dbuf *d);
+
+int stream_new(struct backend *b, struct stream **ret, struct err *e);
+void stream_free(struct stream *s);
+int stream_upload(struct stream *s, struct dbuf *dst, size_t off, const void *src,
+                  size_t n, struct err *e);
+int stream_download(struct stream *s, void *dst, const struct dbuf *src, size_t off,
+                    size_t n, struct err *e);
+int stream_sync(struct stream *s, struct err *e);
+
+/* A matrix [rows, cols] of a file, copied or repacked; src is not needed afterwards. The
+ * size of src is dtype_row_bytes(type, cols) * rows. A vector is rows = 1. */
+struct weight_src {
+    const char *name; /* for error sentences */
+    enum dtype type;
+    int rows, cols;
+    const void *data;
+    int flags; /* WEIGHT_* */
+};
+enum { WEIGHT_MATMUL = 1, WEIGHT_LOOKUP = 2, WEIGHT_VECTOR = 4 }; /* how it is used */
+int weight_new(struct backend *b, const struct weight_src *src, struct weight **ret,
+               struct err *e);
+void weight_free(struct weight *w);
+int weight_rows(const struct weight *w);
+int weight_cols(const struct weight *w);
+
+/* ---- KV ---- */
+/* One block of one group holds KV_BLOCK_TOK positions of all its layers, contiguous:
+ * [layer][K|V][head][...]; the order inside a head's block is the device's own. */
+struct kv_layout {
+    int n_layer, n_kv_head, head_dim, block_tok;
+    enum dtype type;                             /* DT_F16 | DT_BF16 */
+    size_t head_bytes, layer_bytes, block_bytes; /* filled in by kv_layout_fill */
+};
+int kv_layout_fill(struct kv_layout *l, struct err *e);
+/* One exportable region of n_blocks blocks (a memfd on the cpu). */
+int kv_arena_new(struct backend *b, const struct kv_layout *l, int n_blocks,
+                 struct kv_arena **ret, struct err *e);
+void kv_arena_free(struct kv_arena *a);
+int kv_arena_fd(const struct kv_arena *a); /* -1 where there is none; borrowed */
+
+/* ---- ops ---- */
+/* A device matrix: f32 [rows, cols] at byte offset off, rows ld elements apart. */
+struct view {
+    struct dbuf *buf;
+    size_t off;
+    int rows, cols, ld;
+};
+/* A device int32 array at byte offset off. */
+struct iview {
+    struct dbuf *buf;
+    size_t off;
+    int n;
+};
+
+/* Where the rows of a step stand: item i owns rows row[i]..row[i+1]-1, at positions
+ * pos[i], pos[i]+1, ..; its context is positions 0..own position (causal), found in
+ * blocks table[i*max_blocks ..]. All arrays are on the device; the counts are host values
+ * that come from the step's bucket. */
+struct op_span {
+    int n_items, n_rows, max_blocks;
+    int max_ctx;        /* host upper bound of any position + 1 */
+    struct iview row;   /* n_items + 1 */
+    struct iview pos;   /* n_items */
+    struct iview table; /* n_items * max_blocks */
+};
+
+/* y[r,:] = w[ids[r],:] * scale, the exact values of the table */
+struct op_embed {
+    struct view y;
+    const struct weight *w; /* WEIGHT_LOOKUP */
+    struct iview ids;
+};
+/* y = x / sqrt(mean(x^2) + eps) * w, sums in f32 in a fixed order */
+struct op_norm {
+    struct view y, x;
+    const struct weight *w; /* WEIGHT_VECTOR */
+    float eps;
+};
+/* y[r,:] = x[idx[r],:] */
+struct op_gather {
+    struct view y, x;
+    struct iview idx;
+};
+/* Up to three products of one input: y[j] = x * w[j]^T (+ bias[j]) (+ y[j] if add). */
+struct op_matmul {
+    struct view x;
+    int n_out;
+    const struct weight *w[3];
+    const struct weight *bias[3]; /* WEIGHT_VECTOR or NULL */
+    struct view y[3];
+    bool add;
+};
+/* y = silu(x * gate^T) * (x * up^T) */
+struct op_glu {
+    struct view y, x;
+    const struct weight *gate, *up;
+};
+/* Rotary embedding of q and k (in place for q) and store of k, v in the arena.
+ * RoPE angle of pair j at position p: p * inv_freq[j]; pair (j, j + rot/2) when neox,
+ * (2j, 2j+1) otherwise. q_norm/k_norm: RMS norm per head before it, or NULL. */
+struct op_rope_store {
+    struct op_span span;
+    struct view q;    /* [rows, n_head * head_dim], rotated in place */
+    struct view k, v; /* [rows, n_kv_head * head_dim]; k is not changed */
+    int n_head, n_kv_head, head_dim, rot_dim;
+    bool neox;
+    const struct weight *inv_freq; /* WEIGHT_VECTOR, rot_dim / 2, F32 */
+    float attn_scale;              /* cos and sin are multiplied by this (YaRN); 1 */
+    const struct weight *q_norm, *k_norm; /* WEIGHT_VECTOR of head_dim or NULL */
+    float eps;
+    struct kv_arena *kv;
+    int layer; /* within the arena's layout */
+};
+/* y[r, h*d..] = softmax(q.K^T * scale) V over positions 0..pos(r). */
+struct op_attn {
+    struct op_span span;
+    struct view y, q;
+    int n_head, n_kv_head, head_dim;
+    float scale;
+    int window; /* 0 = full; else only the last `window` positions */
+    struct kv_arena *kv;
+    int layer;
+};
+/* Whole blocks, for copy on write: dst[i] := src[i], all layers. */
+struct op_kv_copy {
+    struct kv_arena *kv;
+    struct iview src, dst;
+};
+
+int op_embed(struct stream *s, const struct op_embed *o, struct err *e);
+int op_norm(struct stream *s, const struct op_norm *o, struct err *e);
+int op_gather(struct stream *s, const struct op_gather *o, struct err *e);
+int op_matmul(struct stream *s, const struct op_matmul *o, struct err *e);
+int op_glu(struct stream *s, const struct op_glu *o, struct err *e);
+int op_rope_store(struct stream *s, const struct op_rope_store *o, struct err *e);
+int op_attn(struct stream *s, const struct op_attn *o, struct err *e);
+int op_kv_copy(struct stream *s, const struct op_kv_copy *o, struct err *e);
+
+#endif

@@ -1,0 +1,52 @@
+/* kernels/cpu_mat.h - weight matrices of the CPU backend and products with them.
+ *
+ * Inside floor 1 only (cpu.c is the caller). A matrix keeps its file's bits in an order
+ * that suits the instruction set chosen at start: 16-row panels for AVX-512 and so on.
+ * Quantised types multiply activations quantised to int8 in blocks of 32 (one scale a
+ * block), BF16 multiplies bf16-rounded activations where the ISA has it, F16 and F32 use
+ * f32. The portable path is the definition of each: plain loops, same quantisation. */
+#ifndef KERNELS_CPU_MAT_H
+#define KERNELS_CPU_MAT_H
+
+#include <stddef.h>
+
+#include "kernels/dtype.h"
+
+struct cpu_mat;
+struct err;
+struct team;
+
+enum cpu_isa { CPU_ISA_PORTABLE, CPU_ISA_AVX2, CPU_ISA_AVX512 };
+/* What this machine has; a wish above it is an error naming both. */
+enum cpu_isa cpu_isa_best(void);
+const char *cpu_isa_name(enum cpu_isa isa);
+
+int cpu_mat_new(enum cpu_isa isa, struct team *t, enum dtype type, int rows, int cols,
+                const void *data, struct cpu_mat **ret, struct err *e);
+void cpu_mat_free(struct cpu_mat *m);
+size_t cpu_mat_bytes(const struct cpu_mat *m);
+/* out[0..cols) = exact values of one row, from the repacked form. */
+void cpu_mat_row(const struct cpu_mat *m, int row, float *out);
+
+/* Scratch for products of up to max_rows x max_cols inputs. */
+size_t cpu_mat_scratch_bytes(int max_rows, int max_cols);
+
+/* y[j][r*ld..] = x * m[j]^T (+bias) (+y if add) for n_out matrices of one input; glu:
+ * n_out = 2 and y[0] = silu(x*m0^T) * (x*m1^T). */
+struct cpu_product {
+    enum cpu_isa isa;
+    int n_rows;     /* rows of x */
+    const float *x; /* [n_rows, cols], ld = x_ld */
+    int x_ld;
+    int n_out;
+    const struct cpu_mat *m[3];
+    const float *bias[3]; /* or NULL */
+    float *y[3];
+    int y_ld[3];
+    int add, glu;
+    void *scratch;
+};
+/* Runs on the team (quantise, barrier, multiply); returns when done. */
+void cpu_product_run(struct team *t, const struct cpu_product *p);
+
+#endif
