@@ -1,0 +1,482 @@
+#!/usr/bin/env python3
+"""Makes tiny random models of each family, as GGUF or as a Hugging Face folder.
+
+The same seed and options give the same bytes. Needs numpy, and gguf (PyPI) for GGUF.
+
+    tiny_models.py --family llama --type Q4_1 out.gguf
+    tiny_models.py --family qwen3 --type BF16 --shards 3 --weights ref.npz out-folder
+    tiny_models.py --all DIR        one of everything that the tests use
+
+A path that ends in .gguf makes a GGUF file, any other one a folder. From Python:
+
+    import tiny_models
+    spec = tiny_models.Spec(family="llama", type="Q8_0", rope="llama3", tied=True)
+    weights = tiny_models.write(spec, path)
+
+write() returns (and --weights saves, with the hyper-parameters as JSON under "spec") the
+weights as the file holds them, dequantised to float32, by Hugging Face name and in Hugging
+Face order: rotary pairs are (j, j + d/2) for every family. GGUF files of architecture
+llama hold q and k with the rows of each head interleaved; what is returned is not.
+"""
+import argparse
+import dataclasses
+import json
+import os
+import struct
+import sys
+
+import numpy as np
+
+FAMILIES = {
+    # model_type, GGUF architecture, default of head_dim (None: n_embd / n_head)
+    "llama": dict(arch="llama", cls="LlamaForCausalLM", permuted=True, head_dim=None),
+    "mistral": dict(arch="llama", cls="MistralForCausalLM", permuted=True, head_dim=None),
+    "qwen2": dict(arch="qwen2", cls="Qwen2ForCausalLM", permuted=False, head_dim=None),
+    "qwen3": dict(arch="qwen3", cls="Qwen3ForCausalLM", permuted=False, head_dim=32),
+}
+GGUF_TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1",
+              "Q4_K", "Q5_K", "Q6_K"]
+HF_TYPES = ["F32", "F16", "BF16"]
+# What takes the place of a type whose block does not divide the row.
+FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)
+
+
+@dataclasses.dataclass
+class Spec:
+    family: str = "llama"
+    type: str = "F32"
+    tied: bool = False
+    rope: str = "none"  # none | linear | llama3
+    seed: int = 1
+    n_layer: int = 2
+    n_embd: int = 0  # 0: 64, or 256 for the K types
+    n_head: int = 4
+    n_kv_head: int = 2
+    head_dim: int = 0  # 0: the family's habit
+    n_ff: int = 0  # 0: 96, or 512 for the K types
+    n_vocab: int = 320
+    n_ctx: int = 512
+    norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    rope_factor: float = 4.0  # of linear scaling
+    sliding_window: int = 0
+    qkv_bias: bool = False  # qwen2 has it always
+    shards: int = 1
+    # What differs between writers of config.json; both must load.
+    rope_key: str = "rope_type"  # rope_type | type | rope_parameters
+    prefix: str = "model."
+    extra: bool = False  # tensors and keys that a loader must pass over
+
+    def __post_init__(self):
+        if self.family not in FAMILIES:
+            raise SystemExit(f"unknown family '{self.family}': {', '.join(FAMILIES)}")
+        if self.type not in GGUF_TYPES:
+            raise SystemExit(f"unknown type '{self.type}': {', '.join(GGUF_TYPES)}")
+        wide = self.type.endswith("_K")
+        self.n_embd = self.n_embd or (256 if wide else 64)
+        self.n_ff = self.n_ff or (512 if wide else 96)
+        self.head_dim = (self.head_dim or FAMILIES[self.family]["head_dim"]
+                         or self.n_embd // self.n_head)
+        self.qkv_bias = self.qkv_bias or self.family == "qwen2"
+
+    @property
+    def qk_norm(self):
+        return self.family == "qwen3"
+
+
+# ---------------------------------------------------------------- weights
+
+
+def draw(spec):
+    """Weights by Hugging Face name (float32), in file order."""
+    rng = np.random.default_rng(spec.seed)
+    d, q_dim, kv_dim = spec.n_embd, spec.n_head * spec.head_dim, spec.n_kv_head * spec.head_dim
+
+    def mat(rows, cols, gain=1.0):
+        w = rng.standard_normal((rows, cols)) * (gain / np.sqrt(cols))
+        return w.astype(np.float32)
+
+    def vec(n, mean=0.0, std=0.1):
+        return (mean + std * rng.standard_normal(n)).astype(np.float32)
+
+    w = {"model.embed_tokens.weight": mat(spec.n_vocab, d, np.sqrt(d))}
+    for i in range(spec.n_layer):
+        p = f"model.layers.{i}."
+        w[p + "input_layernorm.weight"] = vec(d, 1.0)
+        for x, n in (("q", q_dim), ("k", kv_dim), ("v", kv_dim)):
+            w[p + f"self_attn.{x}_proj.weight"] = mat(n, d, 1.5)
+            if spec.qkv_bias:
+                w[p + f"self_attn.{x}_proj.bias"] = vec(n, 0.0, 0.3)
+            if spec.qk_norm and x != "v":
+                w[p + f"self_attn.{x}_norm.weight"] = vec(spec.head_dim, 1.0, 0.3)
+        w[p + "self_attn.o_proj.weight"] = mat(d, q_dim)
+        w[p + "post_attention_layernorm.weight"] = vec(d, 1.0)
+        w[p + "mlp.gate_proj.weight"] = mat(spec.n_ff, d)
+        w[p + "mlp.up_proj.weight"] = mat(spec.n_ff, d)
+        w[p + "mlp.down_proj.weight"] = mat(d, spec.n_ff)
+    w["model.norm.weight"] = vec(d, 1.0)
+    if not spec.tied:
+        w["lm_head.weight"] = mat(spec.n_vocab, d, 2.0)
+    return w
+
+
+def llama3_factors(spec):
+    """What each inverse frequency is divided by (the published llama3 rule)."""
+    n = spec.head_dim // 2
+    inv = spec.rope_theta ** (-2.0 * np.arange(n) / spec.head_dim)
+    wave = 2 * np.pi / inv
+    low, high = LLAMA3["low_freq_factor"], LLAMA3["high_freq_factor"]
+    orig, factor = LLAMA3["original_max_position_embeddings"], LLAMA3["factor"]
+    smooth = (orig / wave - low) / (high - low)
+    mid = 1.0 / ((1 - smooth) / factor + smooth)
+    return np.where(wave < orig / high, 1.0, np.where(wave > orig / low, factor, mid))
+
+
+# ---------------------------------------------------------------- block formats
+
+
+def pack_k(kind, values, rng):
+    """Random valid blocks with about the spread of values: uint8 [rows, bytes]."""
+    rows, cols = values.shape
+    n, std = rows * cols // 256, float(values.std())
+
+    def halves(x):
+        x = x * (0.5 + rng.random(n))
+        return x.astype(np.float16).view(np.uint8).reshape(n, 2)
+
+    if kind == "Q6_K":
+        ql = rng.integers(0, 256, (n, 128), dtype=np.uint8)
+        qh = rng.integers(0, 256, (n, 64), dtype=np.uint8)
+        scales = rng.integers(-32, 33, (n, 16)).astype(np.int8).view(np.uint8)
+        block = np.concatenate([ql, qh, scales, halves(std / 350)], axis=1)
+    else:
+        top = 15 if kind == "Q4_K" else 31
+        d = std / (11.0 * top)
+        parts = [halves(d), halves(d * top / 2), rng.integers(0, 256, (n, 12), dtype=np.uint8)]
+        if kind == "Q5_K":
+            parts.append(rng.integers(0, 256, (n, 32), dtype=np.uint8))
+        parts.append(rng.integers(0, 256, (n, 128), dtype=np.uint8))
+        block = np.concatenate(parts, axis=1)
+    return np.ascontiguousarray(block.reshape(rows, -1))
+
+
+def to_bf16(a):
+    u = np.ascontiguousarray(a, dtype=np.float32).view(np.uint32)
+    return ((u + 0x7FFF + ((u >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_bf16(u):
+    return (u.astype(np.uint32) << 16).view(np.float32)
+
+
+# ---------------------------------------------------------------- vocabulary
+
+
+def byte_chars():
+    """The 256 letters that byte-level BPE writes bytes as, by byte."""
+    keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    out, extra = {}, 0
+    for b in range(256):
+        out[b] = chr(b) if b in keep else chr(256 + extra)
+        extra += b not in keep
+    return [out[b] for b in range(256)]
+
+
+def vocabulary(spec):
+    """Tokens, merges, special ids: 256 bytes, a few merges, three specials, padding."""
+    chars = byte_chars()
+    sp = chars[32]
+    merges = [(sp, "t"), ("h", "e"), (sp + "t", "he"), ("i", "n"), (sp, "a"), ("e", "r")]
+    tokens = chars + [a + b for a, b in merges]
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    if spec.n_vocab < len(tokens) + len(special):
+        raise SystemExit(f"--vocab must be at least {len(tokens) + len(special)}")
+    first = len(tokens)
+    tokens = tokens + special
+    n_pad = spec.n_vocab - len(tokens)
+    return tokens + [f"<pad{i}>" for i in range(n_pad)], merges, first, len(special)
+
+
+# ---------------------------------------------------------------- GGUF
+
+
+def gguf_name(name):
+    table = {"embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm": "attn_norm",
+             "post_attention_layernorm": "ffn_norm", "q_proj": "attn_q", "k_proj": "attn_k",
+             "v_proj": "attn_v", "o_proj": "attn_output", "q_norm": "attn_q_norm",
+             "k_norm": "attn_k_norm", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
+             "down_proj": "ffn_down", "lm_head": "output"}
+    parts = name.split(".")
+    block = f"blk.{parts[2]}." if parts[1] == "layers" else ""
+    return f"{block}{table[parts[-2]]}.{parts[-1]}"
+
+
+def interleave(spec, n_head):
+    """Row order that turns pairs (j, j + d/2) of each head into (2j, 2j + 1)."""
+    half = spec.head_dim // 2
+    order = np.arange(spec.head_dim).reshape(2, half).T.reshape(-1)
+    return (np.arange(n_head)[:, None] * spec.head_dim + order).reshape(-1)
+
+
+def write_gguf(spec, path):
+    import gguf
+    fam, rng = FAMILIES[spec.family], np.random.default_rng(spec.seed + 1)
+    out = gguf.GGUFWriter(path, fam["arch"])
+    out.add_name(f"tiny {spec.family}")
+    out.add_block_count(spec.n_layer)
+    out.add_context_length(spec.n_ctx)
+    out.add_embedding_length(spec.n_embd)
+    out.add_feed_forward_length(spec.n_ff)
+    out.add_head_count(spec.n_head)
+    out.add_head_count_kv(spec.n_kv_head)
+    out.add_layer_norm_rms_eps(spec.norm_eps)
+    out.add_rope_freq_base(spec.rope_theta)
+    out.add_vocab_size(spec.n_vocab)
+    if spec.head_dim * spec.n_head != spec.n_embd:
+        out.add_key_length(spec.head_dim)
+        out.add_value_length(spec.head_dim)
+    if fam["permuted"]:
+        out.add_rope_dimension_count(spec.head_dim)
+    if spec.sliding_window:
+        out.add_sliding_window(spec.sliding_window)
+    if spec.rope == "linear":
+        out.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        out.add_rope_scaling_factor(spec.rope_factor)
+    tokens, merges, first, n_special = vocabulary(spec)
+    types = [1] * first + [3] * n_special + [5] * (len(tokens) - first - n_special)
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("gpt-2")
+    out.add_token_list(tokens)
+    out.add_token_types(types)
+    out.add_token_merges([f"{a} {b}" for a, b in merges])
+    out.add_bos_token_id(first)
+    out.add_eos_token_id(first + 2)
+    if spec.extra:
+        out.add_array("general.tags", ["a", "b"])
+        out.add_uint32("somebody.else", 7)
+        out.add_tensor("somebody.else.weight", np.ones((3, 5), np.float32))
+    if spec.rope == "llama3":
+        out.add_tensor("rope_freqs.weight", llama3_factors(spec).astype(np.float32))
+
+    weights = {}
+    for name, w in draw(spec).items():
+        order = None
+        if fam["permuted"] and name.split(".")[-2] in ("q_proj", "k_proj"):
+            order = interleave(spec, spec.n_head if ".q_proj" in name else spec.n_kv_head)
+            w = w[order]
+        kind = spec.type if w.ndim == 2 else "F32"
+        if kind.endswith("_K") and w.shape[-1] % 256:
+            kind = FALLBACK[kind]
+        if kind.startswith("Q") and w.shape[-1] % 32:
+            kind = "F16"
+        if kind == "F32":
+            data = w
+        elif kind == "F16":
+            data = w.astype(np.float16)
+        elif kind.endswith("_K"):
+            data = pack_k(kind, w, rng)
+        else:
+            data = gguf.quants.quantize(w, gguf.GGMLQuantizationType[kind])
+        raw = None if kind in ("F32", "F16") else gguf.GGMLQuantizationType[kind]
+        out.add_tensor(gguf_name(name), data, raw_dtype=raw)
+        if kind in ("F32", "F16"):
+            back = data.astype(np.float32)
+        else:
+            back = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+        back = back.reshape(w.shape)
+        if order is not None:
+            plain = np.empty_like(back)
+            plain[order] = back
+            back = plain
+        weights[name] = back
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    return weights
+
+
+# ---------------------------------------------------------------- Hugging Face folder
+
+
+def hf_config(spec):
+    fam = FAMILIES[spec.family]
+    c = dict(architectures=[fam["cls"]], model_type=spec.family, hidden_size=spec.n_embd,
+             num_hidden_layers=spec.n_layer, num_attention_heads=spec.n_head,
+             intermediate_size=spec.n_ff, vocab_size=spec.n_vocab,
+             max_position_embeddings=spec.n_ctx, rms_norm_eps=spec.norm_eps,
+             tie_word_embeddings=spec.tied, hidden_act="silu", bos_token_id=262,
+             eos_token_id=[262, 264] if spec.extra else 264,
+             torch_dtype={"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[spec.type])
+    if spec.n_kv_head != spec.n_head:
+        c["num_key_value_heads"] = spec.n_kv_head
+    if spec.head_dim * spec.n_head != spec.n_embd:
+        c["head_dim"] = spec.head_dim
+    if spec.family == "llama" and spec.qkv_bias:
+        c["attention_bias"] = True
+    if spec.family == "mistral":
+        c["sliding_window"] = spec.sliding_window or None
+    if spec.family in ("qwen2", "qwen3"):
+        c["use_sliding_window"] = False
+        c["sliding_window"] = 32768
+    scaling = None
+    kind_key = "rope_type" if spec.rope_key == "rope_parameters" else spec.rope_key
+    if spec.rope == "linear":
+        scaling = {kind_key: "linear", "factor": spec.rope_factor}
+    elif spec.rope == "llama3":
+        scaling = {kind_key: "llama3", **LLAMA3}
+    if spec.rope_key == "rope_parameters":
+        c["rope_parameters"] = {**(scaling or {"rope_type": "default"}),
+                                "rope_theta": spec.rope_theta}
+    else:
+        c["rope_theta"] = spec.rope_theta
+        c["rope_scaling"] = scaling
+    return c
+
+
+def write_safetensors(path, tensors):
+    """tensors: name -> (type, shape, bytes). 8 bytes of length, JSON, data."""
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, (kind, shape, data) in tensors.items():
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            f.write(data)
+
+
+def hf_tokenizer(spec):
+    tokens, merges, first, n_special = vocabulary(spec)
+    added = [dict(id=first + i, content=tokens[first + i], special=True, single_word=False,
+                  lstrip=False, rstrip=False, normalized=False) for i in range(n_special)]
+    byte_level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True,
+                      use_regex=True)
+    return dict(version="1.0", truncation=None, padding=None, added_tokens=added,
+                normalizer=None, pre_tokenizer=byte_level, post_processor=None,
+                decoder=byte_level,
+                model=dict(type="BPE", dropout=None, unk_token=None,
+                           continuing_subword_prefix=None, end_of_word_suffix=None,
+                           fuse_unk=False, byte_fallback=False,
+                           vocab={t: i for i, t in enumerate(tokens)
+                                  if not first <= i < first + n_special},
+                           merges=[f"{a} {b}" for a, b in merges]))
+
+
+def write_hf(spec, path):
+    if spec.type not in HF_TYPES:
+        raise SystemExit(f"a folder holds {', '.join(HF_TYPES)}, not {spec.type}")
+    os.makedirs(path, exist_ok=True)
+
+    def dump(name, obj):
+        with open(os.path.join(path, name), "w", encoding="utf-8") as f:
+            json.dump(obj, f, ensure_ascii=False, indent=1)
+
+    weights, stored = {}, {}
+    for name, w in draw(spec).items():
+        if spec.type == "F32":
+            data, back = w, w
+        elif spec.type == "F16":
+            data = w.astype(np.float16)
+            back = data.astype(np.float32)
+        else:
+            data = to_bf16(w)
+            back = from_bf16(data)
+        weights[name] = back
+        as_stored = name
+        if name.startswith("model."):
+            as_stored = spec.prefix + name[len("model."):]
+        stored[as_stored] = (spec.type, w.shape, np.ascontiguousarray(data).tobytes())
+    if spec.extra:
+        stored[spec.prefix + "layers.0.self_attn.rotary_emb.inv_freq"] = \
+            ("F32", (4,), np.ones(4, np.float32).tobytes())
+        stored["somebody.else"] = ("I64", (2,), np.arange(2).tobytes())
+
+    names = list(stored)
+    if spec.shards == 1:
+        write_safetensors(os.path.join(path, "model.safetensors"), stored)
+    else:
+        index = {"metadata": {"total_size": sum(len(t[2]) for t in stored.values())},
+                 "weight_map": {}}
+        for s, part in enumerate(np.array_split(np.arange(len(names)), spec.shards)):
+            file = f"model-{s + 1:05d}-of-{spec.shards:05d}.safetensors"
+            write_safetensors(os.path.join(path, file), {names[i]: stored[names[i]] for i in part})
+            index["weight_map"].update({names[i]: file for i in part})
+        dump("model.safetensors.index.json", index)
+    dump("config.json", hf_config(spec))
+    dump("tokenizer.json", hf_tokenizer(spec))
+    dump("tokenizer_config.json", dict(bos_token="<|endoftext|>", eos_token="<|im_end|>",
+                                       add_bos_token=False, model_max_length=spec.n_ctx))
+    return weights
+
+
+def write(spec, path):
+    """Make the model at path; returns its weights by name, as the file holds them."""
+    return write_gguf(spec, path) if path.endswith(".gguf") else write_hf(spec, path)
+
+
+def write_all(folder):
+    """One of everything, with NAME.npz beside each; returns the names."""
+    os.makedirs(folder, exist_ok=True)
+    todo = {}
+    for family in FAMILIES:
+        for kind in ("F32", "Q8_0"):
+            todo[f"{family}-{kind}.gguf"] = Spec(family=family, type=kind, tied=kind == "Q8_0")
+        todo[f"{family}-BF16"] = Spec(family=family, type="BF16", shards=2)
+    for kind in GGUF_TYPES:
+        todo[f"llama-{kind}.gguf"] = Spec(type=kind)
+    for kind in ("Q4_K", "Q5_K", "Q6_K"):
+        todo[f"llama-{kind}-fallback.gguf"] = Spec(type=kind, n_ff=288)
+    for rope in ("linear", "llama3"):
+        todo[f"llama-F32-{rope}.gguf"] = Spec(rope=rope, tied=True)
+        for key in ("rope_type", "type", "rope_parameters"):
+            todo[f"llama-F32-{rope}-{key}"] = Spec(rope=rope, tied=True, rope_key=key)
+    todo["llama-F16"] = Spec(type="F16")
+    todo["llama-F32-bare"] = Spec(prefix="", extra=True)
+    todo["llama-F32-extra.gguf"] = Spec(extra=True)
+    todo["llama-F32-bias"] = Spec(qkv_bias=True)
+    todo["mistral-F32-window"] = Spec(family="mistral", sliding_window=16)
+    for name, spec in todo.items():
+        save_weights(os.path.join(folder, name.replace(".gguf", "-gguf") + ".npz"), spec,
+                     write(spec, os.path.join(folder, name)))
+    return list(todo)
+
+
+def save_weights(path, spec, weights):
+    np.savez(path, spec=json.dumps(dataclasses.asdict(spec)), **weights)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("path", nargs="?", help="file to make (.gguf) or folder")
+    p.add_argument("--all", metavar="DIR", help="make one of everything in DIR")
+    p.add_argument("--weights", metavar="NPZ", help="save the weights that the file holds")
+    for f in dataclasses.fields(Spec):
+        flag = "--" + f.name.replace("_", "-")
+        if f.type in (bool, "bool"):
+            p.add_argument(flag, action="store_true")
+        else:
+            choices = {"family": list(FAMILIES), "type": GGUF_TYPES,
+                       "rope": ["none", "linear", "llama3"],
+                       "rope_key": ["rope_type", "type", "rope_parameters"]}.get(f.name)
+            p.add_argument(flag, type=type(f.default), default=f.default, choices=choices)
+    a = p.parse_args()
+    if a.all:
+        print("\n".join(write_all(a.all)))
+        return 0
+    if not a.path:
+        p.error("a path to write, or --all DIR")
+    spec = Spec(**{f.name: getattr(a, f.name) for f in dataclasses.fields(Spec)})
+    weights = write(spec, a.path)
+    if a.weights:
+        save_weights(a.weights, spec, weights)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
