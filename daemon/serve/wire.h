@@ -18,7 +18,7 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 1, WIRE_MAX = 64 << 20 };
+enum { WIRE_VERSION = 1, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
 /* to the engine: ADD CANCEL DRAIN STOP; from it: the rest */
 #define WIRE_MAP(X)                                                                      \
@@ -30,7 +30,7 @@ enum { WIRE_VERSION = 1, WIRE_MAX = 64 << 20 };
     X(CANCEL)  /* uint64_t id */                                                         \
     X(DRAIN)   /* refuse new ones, finish running ones */                                \
     X(STOP)    /* end now */                                                             \
-    X(TOKENS)  /* struct wire_tokens, struct step_token[] (trimmed, see wire_tok) */     \
+    X(TOKENS)  /* struct wire_tokens, tokens without their unused alternatives */        \
     X(FINISH)  /* struct wire_finish */
 
 enum wire_kind {
@@ -83,13 +83,23 @@ struct wire_part {
 };
 int wire_send(struct wire_conn *c, enum wire_kind kind, const struct wire_part *parts,
               int n_parts, struct err *e);
+/* Between the two, frames are only queued, so that the news of one step is one write. */
+void wire_cork(struct wire_conn *c);
+int wire_uncork(struct wire_conn *c, struct err *e);
 bool wire_wants_write(const struct wire_conn *c);
 int wire_flush(struct wire_conn *c, struct err *e);
-/* Read what is there. 1 = peer closed, -1 fault. */
+/* Read what is there. 0 = look with wire_next, 1 = peer closed and all was read, -1
+ * fault.
+ */
 int wire_fill(struct wire_conn *c, struct err *e);
 /* Next whole frame: 1 and *kind, *payload (borrowed until the next call), 0 none, -1. */
 int wire_next(struct wire_conn *c, enum wire_kind *kind, const void **payload, size_t *n,
               struct err *e);
+
+/* A payload that is one struct of the list above (HELLO LOADING READY FAIL CANCEL
+ * FINISH): size, strings and numbers checked, copied to ret. */
+int wire_parse(enum wire_kind kind, const void *p, size_t n, void *ret, struct err *e);
+const char *wire_kind_name(enum wire_kind kind);
 
 /* Whole messages, checked. ADD's arrays are borrowed from the payload. */
 struct wire_add {
@@ -99,6 +109,7 @@ struct wire_add {
 };
 int wire_send_add(struct wire_conn *c, const struct wire_add *a, struct err *e);
 int wire_parse_add(const void *p, size_t n, struct wire_add *ret, struct err *e);
+/* More than WIRE_TOK_MAX tokens become several frames. */
 int wire_send_tokens(struct wire_conn *c, uint64_t id, bool scored,
                      const struct step_token *toks, int n, struct err *e);
 /* Unpacks into buf (grown as needed, owned by the caller, free() it). */
