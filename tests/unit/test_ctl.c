@@ -63,7 +63,7 @@ static void test_show_table(void **state)
                                  "{up=up:s,none=none};rows{NAME=n,SIZE=b:bytes,NO=x}", 80,
                                  &out, &e),
                      0);
-    assert_string_equal(out.p, "up  1h 01m 01s\n\nNAME         SIZE\n"
+    assert_string_equal(out.p, "up  1h 01m 01s\n\nNAME        SIZE\n"
                                "a?[31m  93.8 MiB\nbb             -\n");
     buf_done(&out);
 }
