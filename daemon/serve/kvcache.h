@@ -46,8 +46,9 @@ struct kvcache_stats {
 struct kvcache *kvcache_new(const struct kvcache_cfg *cfg);
 void kvcache_free(struct kvcache *kv);
 
-/* A sequence without blocks. salt keeps tenants' prefixes apart (0 = shared). */
-struct kvseq *kvseq_new(struct kvcache *kv, uint64_t salt);
+/* A sequence without blocks. salt keeps tenants' prefixes apart (0 = shared). Without
+ * reuse it neither attaches nor leaves anything to find. */
+struct kvseq *kvseq_new(struct kvcache *kv, uint64_t salt, bool reuse);
 /* Returns all its blocks; committed full ones stay findable. */
 void kvseq_free(struct kvseq *s);
 
@@ -64,12 +65,16 @@ int kvseq_reserve(struct kvseq *s, int from, int len, struct kv_copy *copies,
                   int *n_copies, int max_copies);
 /* Blocks that reserve(.., len) would take from the pool (new ones and copies). */
 int kvseq_need(const struct kvseq *s, int from, int len);
-/* Positions len()..len()+n-1 now hold committed tokens toks[0..n). */
+/* Positions len()..len()+n-1 now hold committed tokens toks[0..n). A block that becomes
+ * full and equals a findable one is exchanged for it (steps run in order, so one that is
+ * in flight may go on reading the old block). */
 void kvseq_commit(struct kvseq *s, const int32_t *toks, int n);
-/* Forget positions >= len, also inside a block and on shared blocks. */
+/* Forget positions >= len, also inside a block and on shared blocks; blocks reserved past
+ * it go back. Never below what a KV_WINDOW group still holds. */
 void kvseq_truncate(struct kvseq *s, int len);
 int kvseq_len(const struct kvseq *s);                                      /* committed */
-const int32_t *kvseq_blocks(const struct kvseq *s, int group, int *ret_n); /* borrowed */
+const int32_t *kvseq_blocks(const struct kvseq *s, int group, int *ret_n); /* borrowed;
+                                                            -1 = fell out of the window */
 
 int kvcache_available(const struct kvcache *kv); /* free + evictable, group 0 */
 void kvcache_stats(const struct kvcache *kv, struct kvcache_stats *ret);

@@ -30,6 +30,7 @@ struct sched_cfg {
     enum sched_mode mode;
     int step_tok;    /* token budget of one step */
     int max_seqs;    /* sequences in one step */
+    int max_outs;    /* logit rows of one step */
     int max_waiting; /* requests queued; more are refused */
     int max_ctx;     /* positions of one sequence */
     int depth;       /* steps in flight, from the executor */
@@ -40,9 +41,10 @@ struct sched_cfg {
 /* What a request asks of generation; plain data, also what crosses the wire. */
 struct gen_params {
     uint64_t id;    /* unique for the life of the engine; the caller's number */
-    uint64_t group; /* choices of one prompt share it: they wait for its first prefill */
+    uint64_t group; /* choices of one prompt share it: they wait for its first prefill;
+                       0 = none */
     uint64_t seed, salt;
-    int32_t choice, max_tokens;
+    int32_t choice, max_tokens; /* max_tokens < 0: up to the context */
     float temperature, top_p, min_p, repetition, presence, frequency;
     int32_t top_k, n_top; /* n_top: -1 no logprobs, 0..20 alternatives */
     int32_t n_prompt, n_bias;

@@ -19,20 +19,22 @@ enum { STEP_TOP_MAX = 20, STEP_TOK_REF = INT32_MIN };
 /* What the arrays can hold. */
 struct step_caps {
     int32_t items, toks, blocks, samples, hist, biases, copies, refs;
+    int32_t outs; /* output rows of all items together */
 };
 
 /* Tokens tok[tok_off .. +n_tok) of one sequence at positions first_pos.. (a chain when
  * parent_off < 0, else parent[] gives each token's parent row within the item and
  * position[] its depth; speculation, later). block[block_off .. +n_block) covers
  * positions 0 .. first_pos + n_tok - 1. Rows out_from .. n_tok-1 produce an output: each
- * scores the token that follows it in the item (prompt logprobs), the last one samples if
- * sample >= 0. out_from = n_tok asks for none. */
+ * scores the token that follows it in the item (prompt logprobs); the last row samples if
+ * sample >= 0, else it scores `next`. out_from = n_tok asks for none. */
 struct step_item {
     uint64_t seq; /* scheduler's id, echoed in results */
     int32_t first_pos, n_tok, tok_off, parent_off;
     int32_t block_off, n_block;
     int32_t out_from;
     int32_t sample; /* index in sample[], -1 = none */
+    int32_t next;   /* the token after the item, when its last row scores; else -1 */
     int32_t n_top; /* top alternatives wanted with each output, 0..20; -1 = no logprobs */
 };
 
@@ -53,7 +55,8 @@ struct step_bias {
     float bias;
 };
 /* A token of this step that an earlier step still computes: tok[at] = STEP_TOK_REF and
- * the value is token `index` of the result of sequence seq of ticket. */
+ * the value is accepted token `index` (0 = the first) of sequence seq's result in that
+ * ticket. Where it accepted too few, the item does nothing and accepts 0. */
 struct step_ref {
     uint64_t ticket, seq;
     int32_t at, index;
@@ -72,6 +75,8 @@ struct step {
 size_t step_bytes(const struct step_caps *c);
 struct step *step_new(const struct step_caps *c); /* free() it */
 void step_clear(struct step *s);
+/* What src holds into dst, made with the same caps; copies only what is used. */
+void step_copy_to(struct step *dst, const struct step *src);
 struct step_item *step_items(const struct step *s);
 int32_t *step_toks(const struct step *s);
 int32_t *step_parents(const struct step *s);
@@ -93,8 +98,10 @@ struct step_token {
     int32_t top_id[STEP_TOP_MAX];
     float top_logprob[STEP_TOP_MAX];
 };
-/* What one item of the step produced: tok[tok_off .. +n_scored) score prompt tokens, then
- * n_accepted (0, 1 or several) new ones follow. */
+/* What one item of the step produced, one result an item in item order: tok[tok_off ..
+ * +n_scored) score prompt tokens, then n_accepted (0, 1 or several) new ones follow. KV
+ * of the item's own positions is written, that of accepted tokens is not. n_accepted = 0
+ * of an item that samples means that its last row has to run again. */
 struct step_result {
     uint64_t seq;
     int32_t tok_off, n_scored, n_accepted;
