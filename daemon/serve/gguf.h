@@ -26,7 +26,8 @@ struct gguf_tensor {
     uint64_t bytes;   /* 0 when the type is unknown */
 };
 
-/* data[0..n) stays mapped for the life of *ret; path is for sentences (copied). */
+/* data[0..n) stays mapped for the life of *ret; path is for sentences (copied). Every
+ * length, offset, count and dimension is checked here; what comes back can be used. */
 int gguf_parse(const char *path, const void *data, size_t n, struct gguf **ret,
                struct err *e);
 void gguf_free(struct gguf *g);
@@ -49,5 +50,7 @@ int gguf_arr_f32(const struct gguf *g, const char *key, float *out, size_t n,
 
 size_t gguf_n_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor(const struct gguf *g, size_t i);
+/* By exact name, or NULL. */
+const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name);
 
 #endif
