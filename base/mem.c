@@ -52,7 +52,9 @@ void *try_malloc(size_t n) { return must_fail() ? NULL : malloc(n ? n : 1); }
 
 void *try_calloc(size_t count, size_t size)
 {
-    if (must_fail())
+    size_t n;
+
+    if (must_fail() || size_mul(count, size, &n) < 0)
         return NULL;
     return calloc(count ? count : 1, size ? size : 1);
 }
