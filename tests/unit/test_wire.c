@@ -1,0 +1,380 @@
+/* Framing, limits and checks of the messages between daemon and engine, over a real
+ * socketpair, incl. every cut and many flips of well-formed messages. */
+#include "daemon/serve/wire.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <sys/socket.h>
+
+#include "base/err.h"
+#include "tests/test.h"
+
+struct pair {
+    struct wire_conn *a, *b;
+    int raw; /* a's descriptor */
+};
+
+static void pair_open(struct pair *p, size_t max_out)
+{
+    int fd[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+    p->raw = fd[0];
+    p->a = wire_conn_new(fd[0], max_out);
+    p->b = wire_conn_new(fd[1], max_out);
+}
+
+static void pair_close(struct pair *p)
+{
+    wire_conn_free(p->a);
+    wire_conn_free(p->b);
+}
+
+/* Move bytes until a frame stands at b; 1, or -1 when either side failed. */
+static int pair_recv(struct pair *p, enum wire_kind *kind, const void **ret, size_t *n)
+{
+    struct err e;
+
+    for (int i = 0; i < 100000; i++) {
+        int r = wire_next(p->b, kind, ret, n, &e);
+        if (r != 0)
+            return r;
+        if (wire_flush(p->a, &e) < 0 || wire_fill(p->b, &e) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void test_round_trips(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct err e;
+    enum wire_kind k;
+    const void *pl;
+    size_t n;
+
+    pair_open(&p, 1 << 20);
+    struct wire_ready r = {.n_ctx = 2048, .name = "a model"};
+    for (int i = 0; i < 5; i++) {
+        uint64_t id = 77 + (uint64_t)i;
+        assert_int_equal(
+            wire_send(p.a, WIRE_READY, &(struct wire_part){&r, sizeof(r)}, 1, &e), 0);
+        assert_int_equal(wire_send(p.a, WIRE_DRAIN, NULL, 0, &e), 0);
+        assert_int_equal(
+            wire_send(p.a, WIRE_CANCEL, &(struct wire_part){&id, sizeof(id)}, 1, &e), 0);
+    }
+    for (int i = 0; i < 5; i++) {
+        struct wire_ready got;
+        uint64_t id;
+        assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+        assert_int_equal(k, WIRE_READY);
+        assert_int_equal(wire_parse(k, pl, n, &got, &e), 0);
+        assert_memory_equal(&got, &r, sizeof(r));
+        assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+        assert_int_equal(k, WIRE_DRAIN);
+        assert_int_equal(n, 0);
+        assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+        assert_int_equal(wire_parse(k, pl, n, &id, &e), 0);
+        assert_int_equal(id, 77 + i);
+    }
+    pair_close(&p);
+}
+
+static void fill_add(struct wire_add *a, int32_t *prompt, int np, int32_t *stops, int ns,
+                     struct step_bias *bias, int nb)
+{
+    *a = (struct wire_add){.params = {.id = 5,
+                                      .seed = 9,
+                                      .max_tokens = 16,
+                                      .temperature = 0.5f,
+                                      .top_p = 1,
+                                      .repetition = 1,
+                                      .n_top = -1,
+                                      .n_prompt = np,
+                                      .n_stop = ns,
+                                      .n_bias = nb},
+                           .prompt = prompt,
+                           .stops = stops,
+                           .biases = bias};
+}
+
+static void test_add(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct err e;
+    enum wire_kind k;
+    const void *pl;
+    size_t n;
+    static int32_t prompt[300001];
+    int32_t stops[3] = {4, 5, 6};
+    struct step_bias bias[2] = {{7, -1.5f}, {8, 2}};
+    struct wire_add a, got;
+
+    pair_open(&p, WIRE_MAX);
+    for (int i = 0; i < 300001; i++)
+        prompt[i] = i * 3;
+    static const int sizes[] = {1, 2, 3, 1000, 300001, 1};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        fill_add(&a, prompt, sizes[i], stops, 3, bias, 2);
+        assert_int_equal(wire_send_add(p.a, &a, &e), 0);
+        assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+        assert_int_equal(k, WIRE_ADD);
+        assert_int_equal((uintptr_t)pl % 8, 0);
+        assert_int_equal(wire_parse_add(pl, n, &got, &e), 0);
+        assert_memory_equal(&got.params, &a.params, sizeof(a.params));
+        assert_memory_equal(got.prompt, prompt, sizeof(int32_t) * (size_t)sizes[i]);
+        assert_memory_equal(got.stops, stops, sizeof(stops));
+        assert_memory_equal(got.biases, bias, sizeof(bias));
+    }
+    pair_close(&p);
+}
+
+/* The payload of one ADD or TOKENS message, to be damaged. */
+static size_t capture(struct pair *p, uint8_t *out, size_t cap)
+{
+    enum wire_kind k;
+    const void *pl;
+    size_t n;
+
+    assert_int_equal(pair_recv(p, &k, &pl, &n), 1);
+    assert_true(n <= cap);
+    memcpy(out, pl, n);
+    return n;
+}
+
+static void test_add_damaged(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct err e;
+    int32_t prompt[4] = {1, 2, 3, 4}, stops[1] = {2};
+    struct step_bias bias[1] = {{3, 1}};
+    struct wire_add a, got;
+    uint8_t *msg = malloc(4096), *bad;
+
+    pair_open(&p, 1 << 20);
+    fill_add(&a, prompt, 4, stops, 1, bias, 1);
+    assert_int_equal(wire_send_add(p.a, &a, &e), 0);
+    size_t n = capture(&p, msg, 4096);
+    for (size_t cut = 0; cut < n; cut++) { /* exact allocation: over-reads are seen */
+        bad = malloc(cut ? cut : 1);
+        memcpy(bad, msg, cut);
+        assert_int_equal(wire_parse_add(bad, cut, &got, &e), -1);
+        free(bad);
+    }
+    assert_int_equal(wire_parse_add(msg, n, &got, &e), 0);
+    msg[offsetof(struct gen_params, no_cache)] = 2;
+    assert_int_equal(wire_parse_add(msg, n, &got, &e), -1);
+    free(msg);
+
+    struct wire_add b = a;
+    b.params.temperature = NAN;
+    assert_int_equal(wire_send_add(p.a, &b, &e), 0);
+    b = a;
+    b.params.n_top = 21;
+    assert_int_equal(wire_send_add(p.a, &b, &e), 0);
+    bias[0].bias = INFINITY;
+    assert_int_equal(wire_send_add(p.a, &a, &e), 0);
+    for (int i = 0; i < 3; i++) {
+        enum wire_kind k;
+        const void *pl;
+        size_t m;
+        assert_int_equal(pair_recv(&p, &k, &pl, &m), 1);
+        assert_int_equal(wire_parse_add(pl, m, &got, &e), -1);
+        assert_int_equal(e.code, ERR_RANGE);
+        assert_true(e.param[0] != 0);
+    }
+    pair_close(&p);
+}
+
+static void fill_tokens(struct step_token *t, int n)
+{
+    uint64_t r = test_seed();
+
+    for (int i = 0; i < n; i++) {
+        t[i] = (struct step_token){.id = i, .logprob = -0.5f, .n_top = i % 21};
+        for (int j = 0; j < t[i].n_top; j++) {
+            t[i].top_id[j] = (int32_t)(test_rand(&r) & 0xffff);
+            t[i].top_logprob[j] = -(float)j;
+        }
+    }
+}
+
+static void test_tokens(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct err e;
+    enum wire_kind k;
+    const void *pl;
+    size_t n, cap = 0;
+    enum { N = WIRE_TOK_MAX * 2 + 5 };
+    struct step_token *t = calloc(N, sizeof(*t)), *buf = NULL;
+    struct wire_tokens h;
+    int got = 0;
+
+    pair_open(&p, WIRE_MAX);
+    fill_tokens(t, N);
+    assert_int_equal(wire_send_tokens(p.a, 42, true, t, N, &e), 0);
+    while (got < N) {
+        assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+        assert_int_equal(k, WIRE_TOKENS);
+        assert_int_equal(wire_parse_tokens(pl, n, &h, &buf, &cap, &e), 0);
+        assert_int_equal(h.id, 42);
+        assert_int_equal(h.scored, 1);
+        assert_memory_equal(buf, t + got, sizeof(*t) * (size_t)h.n);
+        got += h.n;
+    }
+    assert_int_equal(got, N);
+    free(buf);
+    free(t);
+    pair_close(&p);
+}
+
+static void test_tokens_damaged(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct err e;
+    struct step_token t[3], *buf = NULL;
+    struct wire_tokens h;
+    size_t cap = 0;
+    uint8_t *msg = malloc(4096);
+
+    pair_open(&p, 1 << 20);
+    fill_tokens(t, 3);
+    assert_int_equal(wire_send_tokens(p.a, 42, false, t, 3, &e), 0);
+    size_t n = capture(&p, msg, 4096);
+    for (size_t cut = 0; cut < n; cut++) {
+        uint8_t *bad = malloc(cut ? cut : 1);
+        memcpy(bad, msg, cut);
+        assert_int_equal(wire_parse_tokens(bad, cut, &h, &buf, &cap, &e), -1);
+        free(bad);
+    }
+    int32_t lies[] = {-1, 4, WIRE_TOK_MAX + 1, INT32_MAX};
+    for (size_t i = 0; i < 4; i++) {
+        memcpy(msg + offsetof(struct wire_tokens, n), &lies[i], 4);
+        assert_int_equal(wire_parse_tokens(msg, n, &h, &buf, &cap, &e), -1);
+    }
+    free(buf);
+    free(msg);
+    pair_close(&p);
+}
+
+static void test_bad_heads(void **state)
+{
+    (void)state;
+    static const struct wire_head bad[] = {
+        {WIRE_MAX + 1u, WIRE_ADD, WIRE_VERSION},
+        {8, WIRE_COUNT, WIRE_VERSION},
+        {8, WIRE_CANCEL, WIRE_VERSION + 1},
+        {UINT32_MAX, WIRE_ADD, WIRE_VERSION},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct pair p;
+        struct err e;
+        enum wire_kind k;
+        const void *pl;
+        size_t n;
+        pair_open(&p, 1 << 20);
+        assert_int_equal(write(p.raw, &bad[i], sizeof(bad[i])), sizeof(bad[i]));
+        assert_int_equal(pair_recv(&p, &k, &pl, &n), -1);
+        /* dead for good, with a sentence */
+        assert_int_equal(wire_fill(p.b, &e), -1);
+        assert_true(e.msg[0] != 0);
+        assert_int_equal(wire_send(p.b, WIRE_STOP, NULL, 0, &e), -1);
+        pair_close(&p);
+    }
+}
+
+static void test_struct_checks(void **state)
+{
+    (void)state;
+    struct err e;
+    struct wire_ready r, got;
+    struct wire_loading l = {NAN}, lg;
+
+    memset(&r, 'x', sizeof(r));
+    assert_int_equal(wire_parse(WIRE_READY, &r, sizeof(r), &got, &e), -1);
+    memset(&r, 0, sizeof(r));
+    assert_int_equal(wire_parse(WIRE_READY, &r, sizeof(r), &got, &e), 0);
+    assert_int_equal(wire_parse(WIRE_READY, &r, sizeof(r) - 1, &got, &e), -1);
+    assert_int_equal(wire_parse(WIRE_LOADING, &l, sizeof(l), &lg, &e), -1);
+    l.done = 0.5;
+    assert_int_equal(wire_parse(WIRE_LOADING, &l, sizeof(l), &lg, &e), 0);
+    assert_int_equal(wire_parse(WIRE_DRAIN, NULL, 0, NULL, &e), 0);
+    assert_int_equal(wire_parse(WIRE_DRAIN, &l, 1, &lg, &e), -1);
+}
+
+static void test_deaf_peer_is_cut(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct err e;
+    static uint8_t block[64 << 10];
+    struct wire_part part = {block, sizeof(block)};
+    int sent = 0;
+
+    pair_open(&p, 1 << 20);
+    while (sent < 1000 && wire_send(p.a, WIRE_TOKENS, &part, 1, &e) == 0)
+        sent++;
+    assert_true(sent > 10 && sent < 1000);
+    assert_int_equal(e.code, ERR_TOOBIG);
+    assert_false(wire_wants_write(p.a));
+    pair_close(&p);
+}
+
+static void test_close_after_data(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct err e;
+    enum wire_kind k;
+    const void *pl;
+    size_t n;
+
+    pair_open(&p, 1 << 20);
+    assert_int_equal(wire_send(p.a, WIRE_STOP, NULL, 0, &e), 0);
+    wire_conn_free(p.a);
+    p.a = NULL;
+    assert_int_equal(wire_fill(p.b, &e), 0);
+    assert_int_equal(wire_next(p.b, &k, &pl, &n, &e), 1);
+    assert_int_equal(k, WIRE_STOP);
+    assert_int_equal(wire_fill(p.b, &e), 1);
+    pair_close(&p);
+}
+
+static void test_cork(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct err e;
+    enum wire_kind k;
+    const void *pl;
+    size_t n;
+
+    pair_open(&p, 1 << 20);
+    wire_cork(p.a);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(wire_send(p.a, WIRE_DRAIN, NULL, 0, &e), 0);
+    assert_true(wire_wants_write(p.a));
+    assert_int_equal(wire_fill(p.b, &e), 0);
+    assert_int_equal(wire_next(p.b, &k, &pl, &n, &e), 0);
+    assert_int_equal(wire_uncork(p.a, &e), 0);
+    assert_false(wire_wants_write(p.a));
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+    pair_close(&p);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_add),
+    cmocka_unit_test(test_add_damaged),      cmocka_unit_test(test_tokens),
+    cmocka_unit_test(test_tokens_damaged),   cmocka_unit_test(test_bad_heads),
+    cmocka_unit_test(test_struct_checks),    cmocka_unit_test(test_deaf_peer_is_cut),
+    cmocka_unit_test(test_close_after_data), cmocka_unit_test(test_cork),
+};
+
+TEST_MAIN("wire", tests)
