@@ -6,24 +6,27 @@
 #ifndef SERVE_RANKS_H
 #define SERVE_RANKS_H
 
+#include <stdint.h>
+
 #include "daemon/serve/forward.h"
 #include "daemon/serve/step.h"
 #include "kernels/backend.h"
 
+struct err;
 struct executor;
+struct model;
 
 struct ranks_cfg {
-    struct backend_cfg backend;
+    struct backend_cfg backend; /* its caps are filled in by ranks_new */
     struct forward_cfg forward;
-    struct step_caps caps;
+    struct step_caps caps; /* of the steps submitted; forward fits them */
     int depth;
 };
 
 /* Loads the weights in the rank thread and returns when it is ready; the model may be
  * freed afterwards. progress as in forward_new (called on the rank thread). */
-int ranks_new(struct model *m, const struct ranks_cfg *cfg,
-              void (*progress)(void *arg, double done), void *arg, struct executor **ret,
-              struct err *e);
+int ranks_new(struct model *m, const struct ranks_cfg *cfg, forward_progress_fn progress,
+              void *arg, struct executor **ret, struct err *e);
 /* Result of the rank's memory count, valid after ranks_new. */
 void ranks_mem(const struct executor *x, struct backend_mem *ret);
 const char *ranks_isa(const struct executor *x);
