@@ -90,13 +90,6 @@ size_t forward_kv_block_bytes(const struct model_info *i, enum dtype kv_type)
     return kv_layout_fill(&l, NULL) < 0 ? 0 : l.block_bytes;
 }
 
-int forward_item_outs(const struct step_item *it)
-{
-    int last = it->sample >= 0 ? it->n_tok : it->n_tok - 1;
-
-    return max_int(last - it->out_from, 0);
-}
-
 /* ---- life ---- */
 
 static int forward_buf(struct forward *f, int rows, int cols, struct dbuf **ret,
@@ -216,7 +209,8 @@ static int forward_check_item(const struct forward *f, const struct step_item *i
     int64_t end = (int64_t)it->first_pos + it->n_tok;
 
     if (it->n_tok < 1 || it->first_pos < 0 || end > f->cfg.max_ctx ||
-        (int64_t)it->n_block * KV_BLOCK_TOK < end || it->out_from < 0)
+        (int64_t)it->n_block * KV_BLOCK_TOK < end || it->out_from < 0 ||
+        it->out_from > it->n_tok)
         return err_set(
             e, ERR_INTERNAL, "step item of sequence %llu: %d tokens at %d with %d blocks",
             (unsigned long long)it->seq, it->n_tok, it->first_pos, it->n_block);
@@ -232,7 +226,7 @@ static int forward_shape(const struct forward *f, const struct step *st,
     const struct step_item *items = step_items(st);
     struct shape s = {.n_items = st->n_items, .n_copies = st->n_copies};
 
-    if (st->n_items < 1 || st->n_items > f->cfg.max_items || st->n_copies < 0 ||
+    if (st->n_items < 0 || st->n_items > f->cfg.max_items || st->n_copies < 0 ||
         st->n_copies > f->cfg.max_copies)
         return err_set(e, ERR_INTERNAL, "a step of %d items and %d copies", st->n_items,
                        st->n_copies);
@@ -244,7 +238,7 @@ static int forward_shape(const struct forward *f, const struct step *st,
             return err_set(e, ERR_INTERNAL, "a step of more than %d tokens",
                            f->cfg.max_rows);
         s.n_rows += it->n_tok;
-        s.n_outs += forward_item_outs(it);
+        s.n_outs += it->n_tok - it->out_from;
         int end = it->first_pos + it->n_tok;
         s.max_ctx = max_int(s.max_ctx, end);
     }
@@ -295,13 +289,18 @@ static int forward_stage_item(struct forward *f, const struct step *st,
                            (unsigned long long)it->seq);
         f->stage[s->at.ids + row + t] = toks[t];
     }
+    /* -1 stands for a block that the window has left behind */
+    int read_from = f->w.info.sliding_window
+                        ? max_int(it->first_pos - f->w.info.sliding_window + 1, 0)
+                        : 0;
     for (int j = 0; j < n_block; j++) {
-        if (blocks[j] < 0 || blocks[j] >= f->cfg.n_blocks)
+        bool needed = (j + 1) * KV_BLOCK_TOK > read_from;
+        if (blocks[j] < (needed ? 0 : -1) || blocks[j] >= f->cfg.n_blocks)
             return err_set(e, ERR_INTERNAL, "KV block %d of sequence %llu", blocks[j],
                            (unsigned long long)it->seq);
-        table[j] = blocks[j];
+        table[j] = max_int(blocks[j], 0);
     }
-    /* never read: beyond the item's context */
+    /* beyond the item's context: never read */
     for (int j = n_block; j < s->max_blocks; j++)
         table[j] = 0;
     return 0;
@@ -336,8 +335,8 @@ static int forward_stage(struct forward *f, const struct step *st, struct shape 
         if (forward_stage_item(f, st, s, i, e) < 0)
             return -1;
         int row = f->stage[s->at.row + i];
-        for (int j = 0; j < forward_item_outs(&items[i]); j++)
-            f->stage[s->at.outs + out++] = row + items[i].out_from + j;
+        for (int j = items[i].out_from; j < items[i].n_tok; j++)
+            f->stage[s->at.outs + out++] = row + j;
     }
     if (forward_stage_copies(f, st, s, e) < 0)
         return -1;
@@ -530,6 +529,8 @@ static int forward_begin(struct forward *f, const struct shape *s, struct err *e
 
     if (s->n_copies && op_kv_copy(f->s, &copy, e) < 0)
         return -1;
+    if (!s->n_items)
+        return 0;
     return op_embed(f->s, &embed, e);
 }
 
@@ -539,7 +540,9 @@ int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, 
     struct shape s = {0};
 
     if (forward_shape(f, st, &s, e) < 0 || forward_stage(f, st, &s, e) < 0 ||
-        forward_begin(f, &s, e) < 0 || forward_layers(f, &s, e) < 0)
+        forward_begin(f, &s, e) < 0)
+        return -1;
+    if (s.n_items && forward_layers(f, &s, e) < 0)
         return -1;
     for (int first = 0; first < s.n_outs; first += f->cfg.max_outs) {
         int n = min_int(f->cfg.max_outs, s.n_outs - first);

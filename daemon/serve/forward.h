@@ -21,7 +21,6 @@ struct kv_layout;
 struct model;
 struct model_info;
 struct step;
-struct step_item;
 
 /* What buffers are made for. max_outs: logits rows held at once; a step with more of them
  * hands them over in several parts. */
@@ -45,16 +44,13 @@ int forward_new(struct backend *b, struct model *m, const struct forward_cfg *cf
                 struct err *e);
 void forward_free(struct forward *f);
 
-/* Rows of an item that produce an output: out_from.. but never a last row that neither
- * scores nor samples. */
-int forward_item_outs(const struct step_item *it);
-
 /* Takes logits of the step's outputs first..first+n-1, counted in item order: f32
  * [n, n_vocab] in host memory of f, valid during the call. */
 typedef void (*forward_sink_fn)(void *arg, int first, int n, const float *logits);
 
 /* Run the items of a step whose tokens are all concrete; waits for the stream. Ids,
- * positions and blocks are checked. sink is not called when the step has no outputs. */
+ * positions and blocks are checked. Outputs are rows out_from.. of each item; sink is not
+ * called when there are none. A step without items makes its copies. */
 int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, void *arg,
                 struct err *e);
 /* KV arena and its layout (for tests and hand-off). */
