@@ -54,6 +54,7 @@ static void add_item(struct bench *b, int seqs, int s, int pos, int n, bool out)
                              .n_block = blocks,
                              .out_from = out ? n - 1 : n,
                              .sample = -1,
+                             .next = -1,
                              .n_top = -1};
     for (int i = 0; i < n; i++)
         step_toks(st)[st->n_toks++] = 300 + (int)(((long)pos + i) * 7919 % 20000);
@@ -61,13 +62,16 @@ static void add_item(struct bench *b, int seqs, int s, int pos, int n, bool out)
         step_blocks(st)[st->n_blocks++] = block_of(seqs, s, i);
 }
 
+static void drop_logits(void *arg, int first, int n, const float *logits)
+{
+    (void)arg, (void)first, (void)n, (void)logits;
+}
+
 static void run(struct bench *b)
 {
-    const float *logits;
-    int n;
     struct err e = {0};
 
-    if (forward_run(b->forward, b->step, &logits, &n, &e) < 0)
+    if (forward_run(b->forward, b->step, drop_logits, NULL, &e) < 0)
         fail(&e);
 }
 
@@ -119,18 +123,23 @@ static void open_all(struct bench *b, const char *path, int threads, enum dtype 
                              .hist = 1,
                              .biases = 1,
                              .copies = 1,
-                             .refs = 1};
+                             .refs = 1,
+                             .outs = SEQS};
     struct backend_cfg bc = {
         .name = "cpu", .n_threads = threads, .spin = true, .isa = "auto"};
-    struct forward_cfg fc = {CHUNK, SEQS, CONTEXT, SEQS, kv, BLOCKS};
+    struct forward_cfg fc = {.max_rows = CHUNK,
+                             .max_items = SEQS,
+                             .max_ctx = CONTEXT,
+                             .max_outs = SEQS,
+                             .max_copies = 1,
+                             .kv_type = kv,
+                             .n_blocks = BLOCKS};
     struct model *m;
     struct err e = {0};
 
     if (model_open(path, &m, &e) < 0)
         fail(&e);
-    bc.caps =
-        (struct backend_caps){CHUNK,   model_info(m)->n_ff,   SEQS,
-                              CONTEXT, model_info(m)->n_head, model_info(m)->head_dim};
+    forward_caps(model_info(m), &fc, &bc.caps);
     if (backend_open(&bc, &b->backend, &e) < 0 ||
         forward_new(b->backend, m, &fc, NULL, NULL, &b->forward, &e) < 0)
         fail(&e);
