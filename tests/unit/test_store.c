@@ -1,0 +1,214 @@
+/* tests/unit/test_store.c - what is written is read, also after a kill; one daemon a
+ * folder; schema and file checks. */
+#include "tests/test.h"
+
+#include <ftw.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/wait.h>
+
+#include "base/err.h"
+#include "state/store.h"
+
+static char dir[64];
+
+static int set_up(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof(dir), "/tmp/llmrack-store-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *f)
+{
+    (void)st, (void)type, (void)f;
+    return remove(path);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static void journal_keeps_order(void **state)
+{
+    struct journal_row r[4];
+    struct store *s;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(store_open(dir, &s, &e), 0);
+    assert_int_equal(journal_list(s, 0, r, 4, &e), 0);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(
+            journal_add(s, "daemon", "engine.start", "m", "ok", &e, "n%d '%s'", i, "x"),
+            0);
+    store_close(s);
+    assert_int_equal(store_open(dir, &s, &e), 0);
+    assert_int_equal(journal_list(s, 0, r, 4, &e), 4);
+    assert_string_equal(r[0].detail, "n5 'x'");
+    assert_string_equal(r[3].detail, "n2 'x'");
+    assert_string_equal(r[0].what, "engine.start");
+    assert_true(r[0].at_ms > 1500000000000);
+    assert_int_equal(journal_list(s, r[3].id, r, 4, &e), 2);
+    assert_string_equal(r[0].detail, "n1 'x'");
+    store_close(s);
+}
+
+static void inventory_replaces(void **state)
+{
+    struct model_row m = {.name = "a", .path = "/p", .family = "llama", .added_ms = 5};
+    struct model_row got[3];
+    struct instance_row i = {.name = "a-0", .model = "a", .mode = "chunked"}, ig[3];
+    struct store *s;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(store_open(dir, &s, &e), 0);
+    m.n_params = 134515008;
+    assert_int_equal(inventory_put_model(s, &m, &e), 0);
+    snprintf(m.path, sizeof(m.path), "/other");
+    m.added_ms = 9; /* the first time stays */
+    assert_int_equal(inventory_put_model(s, &m, &e), 0);
+    snprintf(i.options, sizeof(i.options), "{\"x\":1}");
+    assert_int_equal(inventory_put_instance(s, &i, &e), 0);
+    i.applied_ms = 7;
+    assert_int_equal(inventory_put_instance(s, &i, &e), 0);
+    store_close(s);
+    assert_int_equal(store_open(dir, &s, &e), 0);
+    assert_int_equal(inventory_models(s, got, 3, &e), 1);
+    assert_string_equal(got[0].path, "/other");
+    assert_int_equal(got[0].added_ms, 5);
+    assert_int_equal(got[0].n_params, 134515008);
+    assert_int_equal(inventory_instances(s, ig, 3, &e), 1);
+    assert_int_equal(ig[0].applied_ms, 7);
+    assert_string_equal(ig[0].options, "{\"x\":1}");
+    store_close(s);
+}
+
+static void secret_stays(void **state)
+{
+    uint8_t a[16], b[16], zero[16] = {0};
+    struct store *s;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(store_open(dir, &s, &e), 0);
+    store_secret(s, a);
+    assert_int_equal(store_schema_version(s), 1);
+    store_close(s);
+    assert_int_equal(store_open(dir, &s, &e), 0);
+    store_secret(s, b);
+    store_close(s);
+    assert_memory_equal(a, b, 16);
+    assert_memory_not_equal(a, zero, 16);
+    store_close(NULL);
+}
+
+static void second_is_refused(void **state)
+{
+    char pid[32];
+    struct store *s, *t = NULL;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(store_open(dir, &s, &e), 0);
+    assert_int_equal(store_open(dir, &t, &e), -1);
+    assert_null(t);
+    assert_int_equal(e.code, ERR_CONFLICT);
+    snprintf(pid, sizeof(pid), "process %d)", getpid());
+    assert_non_null(strstr(e.msg, pid));
+    assert_non_null(strstr(e.msg, dir));
+    store_close(s);
+    assert_int_equal(store_open(dir, &t, &e), 0);
+    store_close(t);
+}
+
+static void write_file(const char *name, const void *p, size_t n, long at)
+{
+    char path[128];
+    FILE *f;
+
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    f = fopen(path, at >= 0 ? "r+" : "w");
+    assert_non_null(f);
+    if (at >= 0)
+        fseek(f, at, SEEK_SET);
+    fwrite(p, 1, n, f);
+    fclose(f);
+}
+
+static void refuses_strange_files(void **state)
+{
+    const unsigned char newer[4] = {0, 0, 3, 0}, other_id[4] = {1, 2, 3, 4};
+    struct store *s = NULL;
+    struct err e;
+
+    (void)state;
+    write_file("state.db", "this is no database, whatever its name says", 43, -1);
+    assert_int_equal(store_open(dir, &s, &e), -1);
+    assert_int_equal(e.code, ERR_CORRUPT);
+    write_file("state.db", "", 0, -1);
+    assert_int_equal(store_open(dir, &s, &e), 0);
+    store_close(s);
+    s = NULL;
+    write_file("state.db", newer, 4, 60); /* user_version in the header */
+    assert_int_equal(store_open(dir, &s, &e), -1);
+    assert_int_equal(e.code, ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.msg, "newer"));
+    write_file("state.db", other_id, 4, 68); /* application_id */
+    assert_int_equal(store_open(dir, &s, &e), -1);
+    assert_non_null(strstr(e.msg, "another program"));
+    assert_int_equal(store_open("/nonexistent/a/b", &s, &e), -1);
+    assert_null(s);
+}
+
+/* Child: acknowledge each journal row over the pipe until it is killed. */
+static void write_until_killed(int fd)
+{
+    struct store *s;
+    struct err e;
+
+    if (store_open(dir, &s, &e) < 0)
+        _exit(1);
+    for (int i = 0;; i++)
+        if (journal_add(s, "t", "w", "s", "ok", &e, "%d", i) < 0 ||
+            write(fd, &i, sizeof(i)) != sizeof(i))
+            _exit(1);
+}
+
+static void acknowledged_survives_kill(void **state)
+{
+    struct journal_row r;
+    struct store *s;
+    struct err e;
+    int fd[2], acked = -1;
+
+    (void)state;
+    assert_int_equal(pipe(fd), 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        write_until_killed(fd[1]);
+    close(fd[1]);
+    while (acked < 20)
+        assert_int_equal(read(fd[0], &acked, sizeof(acked)), sizeof(acked));
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    for (int v; read(fd[0], &v, sizeof(v)) == sizeof(v);)
+        acked = v;
+    close(fd[0]);
+    assert_int_equal(store_open(dir, &s, &e), 0);
+    assert_int_equal(journal_list(s, 0, &r, 1, &e), 1);
+    assert_true(atoi(r.detail) >= acked);
+    assert_int_equal(r.id, atoi(r.detail) + 1); /* none is missing */
+    store_close(s);
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+static const struct CMUnitTest tests[] = {
+    T(journal_keeps_order), T(inventory_replaces),    T(secret_stays),
+    T(second_is_refused),   T(refuses_strange_files), T(acknowledged_survives_kill),
+};
+
+TEST_MAIN("store", tests)
