@@ -1,0 +1,450 @@
+/* daemon/serve/kvcache.c - sequences over the block pools of the groups.
+ *
+ * A sequence knows its committed tokens, the chain hash at each full block, and a table
+ * of blocks for each group. Life of a block: reserve takes it (writable, not findable);
+ * commit counts the tokens in it, and when it is full makes it findable, or drops it for
+ * an equal one that is findable already, so equal prefixes are stored once; free returns
+ * the table from its tail. Writing into a shared block (only after a truncate) copies it
+ * first. Blocks of a KV_WINDOW group wholly before the window are returned at commit;
+ * their table entry becomes -1. There, an older block may go before its child: without
+ * the later ones it is of no use. */
+#include "daemon/serve/kvcache.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/list.h"
+#include "base/mem.h"
+#include "daemon/serve/kvpool.h"
+
+enum { MAX_GROUPS = 4 };
+
+struct kvcache {
+    struct kvcache_cfg cfg;
+    struct kv_pool pool[MAX_GROUPS];
+    struct list seqs;
+    uint64_t query_tok, hit_tok;
+    struct kv_match *match;
+};
+
+struct kv_table {
+    int32_t *id;
+    int n, cap;
+    int first; /* entries before it are -1 */
+};
+
+struct kvseq {
+    struct list link;
+    struct kvcache *kv;
+    bool reuse;
+    struct kvhash root;
+    int len;
+    int32_t *toks; /* committed, with reuse */
+    int toks_cap;
+    struct kvhash *hash; /* of the first len / block_tok blocks, with reuse */
+    int hash_cap;
+    struct kv_table table[MAX_GROUPS];
+};
+
+/* Scratch of a prefix search. */
+struct kv_match {
+    struct kvhash *hash;
+    int32_t *id[MAX_GROUPS];
+    int cap;
+};
+
+struct kvcache *kvcache_new(const struct kvcache_cfg *cfg)
+{
+    struct kvcache *kv = xcalloc(1, sizeof(*kv));
+
+    assert(cfg->block_tok > 0 && cfg->n_groups >= 1 && cfg->n_groups <= MAX_GROUPS);
+    kv->cfg = *cfg;
+    kv->match = xcalloc(1, sizeof(*kv->match));
+    list_init(&kv->seqs);
+    for (int g = 0; g < cfg->n_groups; g++)
+        kvpool_init(&kv->pool[g], cfg->group[g].n_blocks, cfg->block_tok);
+    return kv;
+}
+
+void kvcache_free(struct kvcache *kv)
+{
+    if (!kv)
+        return;
+    assert(list_empty(&kv->seqs));
+    for (int g = 0; g < kv->cfg.n_groups; g++) {
+        kvpool_done(&kv->pool[g]);
+        free(kv->match->id[g]);
+    }
+    free(kv->match->hash);
+    free(kv->match);
+    free(kv);
+}
+
+static struct kvhash root_hash(const struct kvcache *kv, uint64_t salt)
+{
+    return kvhash_bytes(kv->cfg.secret, &salt, sizeof(salt));
+}
+
+static struct kvhash next_hash(const struct kvcache *kv, struct kvhash before,
+                               const int32_t *toks)
+{
+    return kvhash_next(kv->cfg.secret, before, toks,
+                       (size_t)kv->cfg.block_tok * sizeof(*toks));
+}
+
+struct kvseq *kvseq_new(struct kvcache *kv, uint64_t salt, bool reuse)
+{
+    struct kvseq *s = xcalloc(1, sizeof(*s));
+
+    s->kv = kv;
+    s->reuse = reuse && kv->cfg.reuse;
+    s->root = root_hash(kv, salt);
+    list_push(&kv->seqs, &s->link);
+    return s;
+}
+
+static void table_cut(struct kv_pool *p, struct kv_table *t, int n)
+{
+    while (t->n > n) {
+        int32_t id = t->id[--t->n];
+        if (id >= 0)
+            kvpool_unref(p, id);
+    }
+    if (t->first > t->n)
+        t->first = t->n;
+}
+
+void kvseq_free(struct kvseq *s)
+{
+    if (!s)
+        return;
+    for (int g = 0; g < s->kv->cfg.n_groups; g++) {
+        table_cut(&s->kv->pool[g], &s->table[g], 0);
+        free(s->table[g].id);
+    }
+    list_del(&s->link);
+    free(s->toks);
+    free(s->hash);
+    free(s);
+}
+
+static void table_push(struct kv_table *t, int32_t id)
+{
+    if (t->n == t->cap) {
+        t->cap = t->cap ? t->cap * 2 : 16;
+        t->id = xrealloc(t->id, (size_t)t->cap * sizeof(*t->id));
+    }
+    t->id[t->n++] = id;
+}
+
+static void push_hash(struct kvseq *s, int i, struct kvhash h)
+{
+    if (i >= s->hash_cap) {
+        s->hash_cap = s->hash_cap ? s->hash_cap * 2 : 16;
+        s->hash = xrealloc(s->hash, (size_t)s->hash_cap * sizeof(*s->hash));
+    }
+    s->hash[i] = h;
+}
+
+static void push_toks(struct kvseq *s, const int32_t *toks, int n)
+{
+    if (s->len + n > s->toks_cap) {
+        while (s->len + n > s->toks_cap)
+            s->toks_cap = s->toks_cap ? s->toks_cap * 2 : 64;
+        s->toks = xrealloc(s->toks, (size_t)s->toks_cap * sizeof(*s->toks));
+    }
+    memcpy(s->toks + s->len, toks, (size_t)n * sizeof(*toks));
+}
+
+/* First block that a group needs to go on from position len. */
+static int first_needed(const struct kvcache *kv, int g, int len)
+{
+    const struct kv_group *gr = &kv->cfg.group[g];
+
+    if (gr->kind == KV_FULL || len <= gr->window)
+        return 0;
+    return (len - gr->window) / kv->cfg.block_tok;
+}
+
+static void match_room(const struct kvcache *kv, int n)
+{
+    struct kv_match *m = kv->match;
+
+    if (n <= m->cap)
+        return;
+    m->cap = n;
+    m->hash = xrealloc(m->hash, (size_t)n * sizeof(*m->hash));
+    for (int g = 0; g < kv->cfg.n_groups; g++)
+        m->id[g] = xrealloc(m->id[g], (size_t)n * sizeof(*m->id[g]));
+}
+
+/* The last block that going on after k blocks would miss in a window group, or -1. */
+static int find_hole(const struct kvcache *kv, int k)
+{
+    for (int g = 0; g < kv->cfg.n_groups; g++) {
+        if (kv->cfg.group[g].kind == KV_FULL)
+            continue;
+        for (int i = k - 1; i >= first_needed(kv, g, k * kv->cfg.block_tok); i--)
+            if (kv->match->id[g][i] < 0)
+                return i;
+    }
+    return -1;
+}
+
+/* Fills kv->match for up to `max` blocks of toks; returns the blocks that can be used. */
+static int find_prefix(const struct kvcache *kv, struct kvhash root, const int32_t *toks,
+                       int max)
+{
+    struct kvhash before = root;
+    int k = 0;
+
+    match_room(kv, max);
+    for (; k < max; k++, toks += kv->cfg.block_tok) {
+        struct kvhash h = next_hash(kv, before, toks);
+        bool miss = false;
+        for (int g = 0; g < kv->cfg.n_groups; g++) {
+            int32_t id = kvpool_find(&kv->pool[g], h, before, toks);
+            kv->match->id[g][k] = id;
+            miss |= id < 0 && kv->cfg.group[g].kind == KV_FULL;
+        }
+        if (miss)
+            break;
+        kv->match->hash[k] = before = h;
+    }
+    for (int hole; (hole = find_hole(kv, k)) >= 0;)
+        k = hole; /* every longer prefix needs it too */
+    return k;
+}
+
+int kvcache_peek(const struct kvcache *kv, uint64_t salt, const int32_t *toks, int n)
+{
+    int bt = kv->cfg.block_tok;
+
+    if (!kv->cfg.reuse || n <= bt)
+        return 0;
+    return find_prefix(kv, root_hash(kv, salt), toks, (n - 1) / bt) * bt;
+}
+
+int kvseq_attach(struct kvseq *s, const int32_t *toks, int n)
+{
+    struct kvcache *kv = s->kv;
+    int bt = kv->cfg.block_tok;
+
+    assert(s->len == 0 && s->table[0].n == 0);
+    if (!s->reuse)
+        return 0;
+    int k = n > bt ? find_prefix(kv, s->root, toks, (n - 1) / bt) : 0;
+    for (int g = 0; g < kv->cfg.n_groups; g++) {
+        s->table[g].first = first_needed(kv, g, k * bt);
+        for (int i = 0; i < k; i++) {
+            int32_t id = i < s->table[g].first ? -1 : kv->match->id[g][i];
+            if (id >= 0)
+                kvpool_ref(&kv->pool[g], id);
+            table_push(&s->table[g], id);
+        }
+    }
+    for (int i = 0; i < k; i++)
+        push_hash(s, i, kv->match->hash[i]);
+    push_toks(s, toks, k * bt);
+    s->len = k * bt;
+    kv->query_tok += (uint64_t)n;
+    kv->hit_tok += (uint64_t)s->len;
+    return s->len;
+}
+
+static int blocks_of(const struct kvcache *kv, int len)
+{
+    return (len + kv->cfg.block_tok - 1) / kv->cfg.block_tok;
+}
+
+/* Shared blocks of group g that writing positions from .. len-1 would change. Only
+ * blocks with committed tokens can be shared. */
+static int count_shared(const struct kvseq *s, int g, int from, int len)
+{
+    const struct kv_table *t = &s->table[g];
+    int end = blocks_of(s->kv, len < s->len ? len : s->len), n = 0;
+
+    for (int i = from / s->kv->cfg.block_tok; i < end && i < t->n; i++)
+        n += t->id[i] >= 0 && kvpool_shared(&s->kv->pool[g], t->id[i]);
+    return n;
+}
+
+static int need(const struct kvseq *s, int g, int from, int len)
+{
+    int more = blocks_of(s->kv, len) - s->table[g].n;
+    return (more > 0 ? more : 0) + count_shared(s, g, from, len);
+}
+
+int kvseq_need(const struct kvseq *s, int from, int len) { return need(s, 0, from, len); }
+
+static void unshare(struct kvseq *s, int g, int from, int len, struct kv_copy *copies,
+                    int *n_copies)
+{
+    struct kv_pool *p = &s->kv->pool[g];
+    struct kv_table *t = &s->table[g];
+    int bt = s->kv->cfg.block_tok;
+    int end = blocks_of(s->kv, len < s->len ? len : s->len);
+
+    for (int i = from / bt; i < end && i < t->n; i++) {
+        int32_t old = t->id[i];
+        if (old < 0 || !kvpool_shared(p, old))
+            continue;
+        t->id[i] = kvpool_take(p);
+        copies[(*n_copies)++] = (struct kv_copy){g, old, t->id[i]};
+        kvpool_unref(p, old);
+    }
+}
+
+int kvseq_reserve(struct kvseq *s, int from, int len, struct kv_copy *copies,
+                  int *n_copies, int max_copies)
+{
+    struct kvcache *kv = s->kv;
+    int n_copy = 0;
+
+    for (int g = 0; g < kv->cfg.n_groups; g++) {
+        if (need(s, g, from, len) > kv->pool[g].n_free + kv->pool[g].n_lru)
+            return -1;
+        n_copy += count_shared(s, g, from, len);
+    }
+    if (n_copy && *n_copies + n_copy > max_copies)
+        return -1;
+    for (int g = 0; g < kv->cfg.n_groups; g++) {
+        if (n_copy)
+            unshare(s, g, from, len, copies, n_copies);
+        while (s->table[g].n < blocks_of(kv, len))
+            table_push(&s->table[g], kvpool_take(&kv->pool[g]));
+    }
+    return 0;
+}
+
+/* Block i is full: make it findable, or use the equal one that is. */
+static void settle(struct kvseq *s, int i)
+{
+    const int32_t *toks = s->toks + (size_t)i * (size_t)s->kv->cfg.block_tok;
+    struct kvhash before = i ? s->hash[i - 1] : s->root;
+    struct kvhash h = next_hash(s->kv, before, toks);
+
+    push_hash(s, i, h);
+    for (int g = 0; g < s->kv->cfg.n_groups; g++) {
+        struct kv_pool *p = &s->kv->pool[g];
+        int32_t *id = &s->table[g].id[i];
+        int32_t have = kvpool_find(p, h, before, toks);
+        if (have < 0) {
+            kvpool_index(p, *id, i, h, before, toks);
+        } else if (have != *id) {
+            kvpool_ref(p, have);
+            kvpool_unref(p, *id);
+            *id = have;
+        }
+    }
+}
+
+static void leave_window(struct kvseq *s, int g)
+{
+    struct kv_table *t = &s->table[g];
+    int first = first_needed(s->kv, g, s->len);
+
+    for (; t->first < first; t->first++) {
+        kvpool_unref(&s->kv->pool[g], t->id[t->first]);
+        t->id[t->first] = -1;
+    }
+}
+
+void kvseq_commit(struct kvseq *s, const int32_t *toks, int n)
+{
+    int bt = s->kv->cfg.block_tok, full = s->len / bt;
+
+    assert(n >= 0 && blocks_of(s->kv, s->len + n) <= s->table[0].n);
+    if (n == 0)
+        return;
+    assert(count_shared(s, 0, s->len, s->len + n) == 0);
+    if (s->reuse)
+        push_toks(s, toks, n);
+    s->len += n;
+    for (; s->reuse && full < s->len / bt; full++)
+        settle(s, full);
+    for (int g = 0; g < s->kv->cfg.n_groups; g++)
+        leave_window(s, g);
+}
+
+void kvseq_truncate(struct kvseq *s, int len)
+{
+    if (len < s->len)
+        s->len = len;
+    for (int g = 0; g < s->kv->cfg.n_groups; g++) {
+        assert(s->table[g].first <= first_needed(s->kv, g, s->len));
+        table_cut(&s->kv->pool[g], &s->table[g], blocks_of(s->kv, len));
+    }
+}
+
+int kvseq_len(const struct kvseq *s) { return s->len; }
+
+const int32_t *kvseq_blocks(const struct kvseq *s, int group, int *ret_n)
+{
+    *ret_n = s->table[group].n;
+    return s->table[group].id;
+}
+
+int kvcache_available(const struct kvcache *kv)
+{
+    return kv->pool[0].n_free + kv->pool[0].n_lru;
+}
+
+void kvcache_stats(const struct kvcache *kv, struct kvcache_stats *ret)
+{
+    const struct kv_pool *p = &kv->pool[0];
+
+    *ret = (struct kvcache_stats){.n_blocks = p->n_blocks,
+                                  .n_free = p->n_free,
+                                  .n_cached = p->n_lru,
+                                  .n_used = p->n_blocks - p->n_free - p->n_lru,
+                                  .query_tok = kv->query_tok,
+                                  .hit_tok = kv->hit_tok};
+    for (int g = 0; g < kv->cfg.n_groups; g++)
+        ret->evicted += kv->pool[g].evicted;
+}
+
+static int check_table(const struct kvseq *s, int g, int32_t *refs, struct err *e)
+{
+    const struct kv_table *t = &s->table[g];
+    int n_blocks = s->kv->cfg.group[g].n_blocks;
+
+    if (t->n < blocks_of(s->kv, s->len))
+        return err_set(e, ERR_INTERNAL, "a sequence of %d tokens has %d KV blocks",
+                       s->len, t->n);
+    for (int i = 0; i < t->n; i++) {
+        if (i < t->first ? t->id[i] != -1 : t->id[i] < 0 || t->id[i] >= n_blocks)
+            return err_set(e, ERR_INTERNAL, "entry %d of a block table is %d", i,
+                           t->id[i]);
+        if (t->id[i] >= 0)
+            refs[t->id[i]]++;
+    }
+    /* what is not committed yet must be the sequence's own */
+    for (int i = blocks_of(s->kv, s->len); i < t->n; i++)
+        if (kvpool_shared(&s->kv->pool[g], t->id[i]))
+            return err_set(e, ERR_INTERNAL, "KV block %d is shared before it is written",
+                           t->id[i]);
+    return 0;
+}
+
+int kvcache_check(const struct kvcache *kv, struct err *e)
+{
+    for (int g = 0; g < kv->cfg.n_groups; g++) {
+        const struct kv_group *gr = &kv->cfg.group[g];
+        int32_t *refs = xcalloc((size_t)gr->n_blocks + 1, sizeof(*refs));
+        int rc = 0;
+        list_for(it, &kv->seqs)
+        {
+            if (!rc)
+                rc = check_table(list_entry(it, struct kvseq, link), g, refs, e);
+        }
+        if (!rc)
+            rc = kvpool_check(&kv->pool[g], refs, gr->kind == KV_FULL, e);
+        free(refs);
+        if (rc < 0)
+            return err_wrap(e, "KV group %d", g);
+    }
+    return 0;
+}

@@ -1,0 +1,58 @@
+/* daemon/serve/kvpool.h - blocks of one KV group: free, held by sequences, or cached.
+ *
+ * A block is in exactly one place: on the free list, on the LRU list (findable by its
+ * hash, held by nobody) or held (ref >= 1, findable or not). Used by kvcache only. */
+#ifndef SERVE_KVPOOL_H
+#define SERVE_KVPOOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/serve/kvhash.h"
+
+struct err;
+
+struct kv_block {
+    int32_t ref;
+    int32_t next, prev;         /* in the free or LRU list, -1 = end */
+    int32_t hnext;              /* in its bucket */
+    bool indexed;               /* findable */
+    int32_t depth;              /* blocks before it in its chain */
+    struct kvhash hash, before; /* of the prefix with and without this block */
+};
+
+struct kv_pool {
+    int n_blocks, block_tok;
+    int n_free, n_lru, n_indexed;
+    int32_t free_head;
+    int32_t lru_head, lru_tail; /* head = used longest ago */
+    uint64_t evicted;
+    struct kv_block *block;
+    int32_t *toks; /* block_tok per block: the keys, where indexed */
+    int32_t *bucket;
+    uint32_t mask;
+};
+
+void kvpool_init(struct kv_pool *p, int n_blocks, int block_tok);
+void kvpool_done(struct kv_pool *p);
+/* A block with ref 1, evicting the oldest cached one if need be; -1 = all are held. */
+int32_t kvpool_take(struct kv_pool *p);
+void kvpool_ref(struct kv_pool *p, int32_t id);
+void kvpool_unref(struct kv_pool *p, int32_t id);
+/* The block of that hash whose predecessor and tokens are these too, or -1. */
+int32_t kvpool_find(const struct kv_pool *p, struct kvhash h, struct kvhash before,
+                    const int32_t *toks);
+/* Make a held block findable, as number `depth` of its chain. */
+void kvpool_index(struct kv_pool *p, int32_t id, int depth, struct kvhash h,
+                  struct kvhash before, const int32_t *toks);
+/* Is somebody else reading this block, or might somebody find it? */
+static inline bool kvpool_shared(const struct kv_pool *p, int32_t id)
+{
+    return p->block[id].ref > 1 || p->block[id].indexed;
+}
+/* refs[n_blocks] as counted from the sequences against what the pool believes; with
+ * `chained` also that no block would go before its child. */
+int kvpool_check(const struct kv_pool *p, const int32_t *refs, bool chained,
+                 struct err *e);
+
+#endif
