@@ -136,7 +136,7 @@ struct op_span {
     struct iview table; /* n_items * max_blocks */
 };
 
-/* y[r,:] = w[ids[r],:] * scale, the exact values of the table */
+/* y[r,:] = w[ids[r],:], the exact values of the table */
 struct op_embed {
     struct view y;
     const struct weight *w; /* WEIGHT_LOOKUP */

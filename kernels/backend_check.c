@@ -1,0 +1,234 @@
+/* kernels/backend_check.c - what the host can check of an op before it is launched.
+ *
+ * Nothing here reads device memory. A failure is a fault of the caller, named by op and
+ * part; it costs some tens of nanoseconds a launch. */
+#include "kernels/backend_impl.h"
+
+#include "base/err.h"
+
+struct ck {
+    const struct backend *b;
+    const char *op;
+    struct err *e;
+};
+
+static int ck_view(const struct ck *c, const char *name, const struct view *v)
+{
+    size_t need;
+
+    if (!v->buf || v->buf->b != c->b)
+        return err_set(c->e, ERR_INTERNAL, "%s: %s has no buffer of this backend", c->op,
+                       name);
+    if (v->rows < 0 || v->cols < 1 || v->ld < v->cols || v->off % 4)
+        return err_set(c->e, ERR_INTERNAL, "%s: %s is %d x %d, ld %d, at byte %zu", c->op,
+                       name, v->rows, v->cols, v->ld, v->off);
+    if (!v->rows)
+        return 0;
+    need = ((size_t)(v->rows - 1) * (size_t)v->ld + (size_t)v->cols) * 4;
+    if (v->off > v->buf->bytes || need > v->buf->bytes - v->off)
+        return err_set(c->e, ERR_INTERNAL,
+                       "%s: %s is %d x %d, ld %d, at byte %zu of a buffer of %zu", c->op,
+                       name, v->rows, v->cols, v->ld, v->off, v->buf->bytes);
+    return 0;
+}
+
+static int ck_iview(const struct ck *c, const char *name, const struct iview *v, size_t n)
+{
+    if (!v->buf || v->buf->b != c->b || v->n < 0 || v->off % 4)
+        return err_set(c->e, ERR_INTERNAL, "%s: %s is no array of this backend", c->op,
+                       name);
+    if ((size_t)v->n < n)
+        return err_set(c->e, ERR_INTERNAL, "%s: %s has %d elements and needs %zu", c->op,
+                       name, v->n, n);
+    if (v->off > v->buf->bytes || (size_t)v->n * 4 > v->buf->bytes - v->off)
+        return err_set(c->e, ERR_INTERNAL,
+                       "%s: %s is %d elements at byte %zu of a buffer of %zu", c->op,
+                       name, v->n, v->off, v->buf->bytes);
+    return 0;
+}
+
+static int ck_int(const struct ck *c, const char *name, int have, int want)
+{
+    if (have != want)
+        return err_set(c->e, ERR_INTERNAL, "%s: %s is %d and should be %d", c->op, name,
+                       have, want);
+    return 0;
+}
+
+static int ck_max(const struct ck *c, const char *name, int have, int max)
+{
+    if (have < 0 || have > max)
+        return err_set(c->e, ERR_INTERNAL, "%s: %s is %d, outside 0..%d", c->op, name,
+                       have, max);
+    return 0;
+}
+
+static int ck_weight(const struct ck *c, const char *name, const struct weight *w,
+                     int use, int cols)
+{
+    if (!w || w->b != c->b || !(w->flags & use))
+        return err_set(c->e, ERR_INTERNAL, "%s: %s is no weight for this use", c->op,
+                       name);
+    return ck_int(c, name, w->cols, cols);
+}
+
+static int ck_span(const struct ck *c, const struct op_span *s)
+{
+    const struct backend_caps *caps = &c->b->caps;
+
+    if (ck_max(c, "items", s->n_items, caps->max_items) < 0 ||
+        ck_max(c, "rows", s->n_rows, caps->max_rows) < 0 ||
+        ck_max(c, "context", s->max_ctx, caps->max_context) < 0 ||
+        ck_max(c, "blocks", s->max_blocks, caps->max_context / KV_BLOCK_TOK + 1) < 0)
+        return -1;
+    if (ck_iview(c, "row", &s->row, (size_t)s->n_items + 1) < 0 ||
+        ck_iview(c, "pos", &s->pos, (size_t)s->n_items) < 0)
+        return -1;
+    return ck_iview(c, "table", &s->table, (size_t)s->n_items * (size_t)s->max_blocks);
+}
+
+static int ck_kv(const struct ck *c, const struct kv_arena *a, int layer, int n_kv_head,
+                 int head_dim)
+{
+    if (!a || a->b != c->b)
+        return err_set(c->e, ERR_INTERNAL, "%s: no KV arena of this backend", c->op);
+    if (layer < 0 || layer >= a->layout.n_layer)
+        return err_set(c->e, ERR_INTERNAL, "%s: layer %d of %d", c->op, layer,
+                       a->layout.n_layer);
+    if (ck_int(c, "KV heads", n_kv_head, a->layout.n_kv_head) < 0)
+        return -1;
+    return ck_int(c, "head size", head_dim, a->layout.head_dim);
+}
+
+static int ck_heads(const struct ck *c, int n_head, int n_kv_head)
+{
+    if (n_kv_head < 1 || n_head < n_kv_head || n_head % n_kv_head)
+        return err_set(c->e, ERR_INTERNAL, "%s: %d heads over %d KV heads", c->op, n_head,
+                       n_kv_head);
+    return ck_max(c, "heads", n_head, c->b->caps.max_heads);
+}
+
+/* A matrix of rows x cols. */
+static int ck_shape(const struct ck *c, const char *name, const struct view *v, int rows,
+                    int cols)
+{
+    if (ck_view(c, name, v) < 0 || ck_int(c, name, v->rows, rows) < 0)
+        return -1;
+    return ck_int(c, name, v->cols, cols);
+}
+
+int check_embed(const struct backend *b, const struct op_embed *o, struct err *e)
+{
+    struct ck c = {b, "embed", e};
+
+    if (ck_view(&c, "y", &o->y) < 0)
+        return -1;
+    if (ck_weight(&c, "w", o->w, WEIGHT_LOOKUP, o->y.cols) < 0)
+        return -1;
+    return ck_iview(&c, "ids", &o->ids, (size_t)o->y.rows);
+}
+
+int check_norm(const struct backend *b, const struct op_norm *o, struct err *e)
+{
+    struct ck c = {b, "norm", e};
+
+    if (ck_view(&c, "x", &o->x) < 0 || ck_shape(&c, "y", &o->y, o->x.rows, o->x.cols) < 0)
+        return -1;
+    return ck_weight(&c, "w", o->w, WEIGHT_VECTOR, o->x.cols);
+}
+
+int check_gather(const struct backend *b, const struct op_gather *o, struct err *e)
+{
+    struct ck c = {b, "gather", e};
+
+    if (ck_view(&c, "x", &o->x) < 0 || ck_shape(&c, "y", &o->y, o->y.rows, o->x.cols) < 0)
+        return -1;
+    return ck_iview(&c, "idx", &o->idx, (size_t)o->y.rows);
+}
+
+static int ck_input(const struct ck *c, const struct view *x)
+{
+    if (ck_view(c, "x", x) < 0 || ck_max(c, "rows", x->rows, c->b->caps.max_rows) < 0)
+        return -1;
+    return ck_max(c, "cols", x->cols, c->b->caps.max_cols);
+}
+
+int check_matmul(const struct backend *b, const struct op_matmul *o, struct err *e)
+{
+    struct ck c = {b, "matmul", e};
+
+    if (ck_input(&c, &o->x) < 0)
+        return -1;
+    if (o->n_out < 1 || o->n_out > 3)
+        return err_set(e, ERR_INTERNAL, "matmul: %d outputs, outside 1..3", o->n_out);
+    for (int j = 0; j < o->n_out; j++) {
+        if (ck_weight(&c, "w", o->w[j], WEIGHT_MATMUL, o->x.cols) < 0 ||
+            ck_shape(&c, "y", &o->y[j], o->x.rows, o->w[j]->rows) < 0)
+            return -1;
+        if (o->bias[j] &&
+            ck_weight(&c, "bias", o->bias[j], WEIGHT_VECTOR, o->w[j]->rows) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int check_glu(const struct backend *b, const struct op_glu *o, struct err *e)
+{
+    struct ck c = {b, "glu", e};
+
+    if (ck_input(&c, &o->x) < 0 ||
+        ck_weight(&c, "gate", o->gate, WEIGHT_MATMUL, o->x.cols) < 0 ||
+        ck_weight(&c, "up", o->up, WEIGHT_MATMUL, o->x.cols) < 0 ||
+        ck_int(&c, "rows of up", o->up->rows, o->gate->rows) < 0)
+        return -1;
+    return ck_shape(&c, "y", &o->y, o->x.rows, o->gate->rows);
+}
+
+int check_rope_store(const struct backend *b, const struct op_rope_store *o,
+                     struct err *e)
+{
+    struct ck c = {b, "rope_store", e};
+    int rows = o->span.n_rows;
+
+    if (ck_span(&c, &o->span) < 0 || ck_heads(&c, o->n_head, o->n_kv_head) < 0 ||
+        ck_kv(&c, o->kv, o->layer, o->n_kv_head, o->head_dim) < 0)
+        return -1;
+    if (ck_shape(&c, "q", &o->q, rows, o->n_head * o->head_dim) < 0 ||
+        ck_shape(&c, "k", &o->k, rows, o->n_kv_head * o->head_dim) < 0 ||
+        ck_shape(&c, "v", &o->v, rows, o->n_kv_head * o->head_dim) < 0)
+        return -1;
+    if (o->rot_dim < 2 || o->rot_dim % 2 || o->rot_dim > o->head_dim)
+        return err_set(e, ERR_INTERNAL, "rope_store: %d of %d dimensions rotate",
+                       o->rot_dim, o->head_dim);
+    if (ck_weight(&c, "inv_freq", o->inv_freq, WEIGHT_VECTOR, o->rot_dim / 2) < 0)
+        return -1;
+    if (o->q_norm && ck_weight(&c, "q_norm", o->q_norm, WEIGHT_VECTOR, o->head_dim) < 0)
+        return -1;
+    return o->k_norm ? ck_weight(&c, "k_norm", o->k_norm, WEIGHT_VECTOR, o->head_dim) : 0;
+}
+
+int check_attn(const struct backend *b, const struct op_attn *o, struct err *e)
+{
+    struct ck c = {b, "attn", e};
+    int rows = o->span.n_rows;
+
+    if (ck_span(&c, &o->span) < 0 || ck_heads(&c, o->n_head, o->n_kv_head) < 0 ||
+        ck_kv(&c, o->kv, o->layer, o->n_kv_head, o->head_dim) < 0)
+        return -1;
+    if (o->window < 0)
+        return err_set(e, ERR_INTERNAL, "attn: a window of %d", o->window);
+    if (ck_shape(&c, "q", &o->q, rows, o->n_head * o->head_dim) < 0)
+        return -1;
+    return ck_shape(&c, "y", &o->y, rows, o->n_head * o->head_dim);
+}
+
+int check_kv_copy(const struct backend *b, const struct op_kv_copy *o, struct err *e)
+{
+    struct ck c = {b, "kv_copy", e};
+
+    if (!o->kv || o->kv->b != b)
+        return err_set(e, ERR_INTERNAL, "kv_copy: no KV arena of this backend");
+    if (ck_iview(&c, "src", &o->src, 0) < 0)
+        return -1;
+    return ck_iview(&c, "dst", &o->dst, (size_t)o->src.n);
+}

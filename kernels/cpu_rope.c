@@ -1,0 +1,189 @@
+/* kernels/cpu_rope.c - rotary embedding of q and k, and the store of k and v.
+ *
+ * The angle of pair j at position p is p * inv_freq[j], formed and reduced in double, so
+ * that it is right to the last bit of f32 at position 131072 too. Sine and cosine depend
+ * on the position alone and all layers of a step share the positions: the table of a row
+ * is kept from one launch to the next and made anew only when the row's position, the
+ * frequencies or the scale differ. It is a cache; results are the same without it.
+ *
+ * Work is shared out in whole rows: norm of each head where the model has it, rotate,
+ * round to the arena's type, scatter into the block's order (kv_block.h). q stays f32. */
+#include "kernels/cpu_rope.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/team.h"
+#include "kernels/cpu.h"
+#include "kernels/cpu_ops.h"
+#include "kernels/cpu_span.h"
+#include "kernels/kv_block.h"
+
+/* What the table was made from. */
+struct rope_key {
+    uint64_t freq_id;
+    int rot;
+    float scale;
+};
+
+struct rope_cache {
+    struct rope_key key;
+    int max_rows, max_dim;
+    int32_t *pos;  /* of each row when its table was made, -1 none */
+    int32_t *want; /* of each row in this launch */
+    int32_t *item;
+    float *cs; /* [max_rows][max_dim] cosines, then sines */
+};
+
+void rope_cache_free(struct rope_cache *c)
+{
+    if (!c)
+        return;
+    free(c->pos);
+    free(c->want);
+    free(c->item);
+    free(c->cs);
+    free(c);
+}
+
+struct rope_cache *rope_cache_new(const struct backend_caps *caps)
+{
+    struct rope_cache *c = xcalloc(1, sizeof(*c));
+    size_t rows = (size_t)caps->max_rows, cells;
+
+    c->max_rows = caps->max_rows;
+    c->max_dim = caps->max_head_dim;
+    if (size_mul(rows, (size_t)c->max_dim, &cells) < 0)
+        cells = SIZE_MAX / sizeof(float);
+    c->pos = try_malloc(rows * sizeof(*c->pos));
+    c->want = try_malloc(rows * sizeof(*c->want));
+    c->item = try_malloc(rows * sizeof(*c->item));
+    c->cs = try_calloc(cells, sizeof(float));
+    if (!c->pos || !c->want || !c->item || !c->cs) {
+        rope_cache_free(c);
+        return NULL;
+    }
+    memset(c->pos, 0xff, rows * sizeof(*c->pos));
+    return c;
+}
+
+size_t rope_cache_bytes(const struct rope_cache *c)
+{
+    return (size_t)c->max_rows * ((size_t)c->max_dim + 3) * sizeof(float);
+}
+
+static void rope_cache_begin(struct rope_cache *c, const struct op_rope_store *o)
+{
+    struct rope_key key = {((const struct cpu_weight *)o->inv_freq)->id, o->rot_dim,
+                           o->attn_scale};
+
+    if (c->key.freq_id == key.freq_id && c->key.rot == key.rot &&
+        c->key.scale == key.scale)
+        return;
+    c->key = key;
+    memset(c->pos, 0xff, (size_t)c->max_rows * sizeof(*c->pos));
+}
+
+static const float *rope_table(struct rope_cache *c, int row, const float *inv_freq)
+{
+    float *cs = c->cs + (size_t)row * (size_t)c->max_dim;
+    int half = c->key.rot / 2;
+
+    if (c->pos[row] == c->want[row])
+        return cs;
+    for (int j = 0; j < half; j++) {
+        double angle = (double)c->want[row] * (double)inv_freq[j], sn, co;
+        sincos(angle, &sn, &co);
+        cs[j] = (float)(co * (double)c->key.scale);
+        cs[half + j] = (float)(sn * (double)c->key.scale);
+    }
+    c->pos[row] = c->want[row];
+    return cs;
+}
+
+struct rope_job {
+    const struct op_rope_store *o;
+    const struct cpu_kern *kern;
+    struct rope_cache *cache;
+};
+
+static void scatter(const struct kv_layout *l, char *block, int layer, int head, int tok,
+                    const uint16_t *k, const uint16_t *v)
+{
+    uint16_t *kb = (uint16_t *)(block + kv_head_off(l, layer, 0, head));
+    uint16_t *vb = (uint16_t *)(block + kv_head_off(l, layer, 1, head));
+    int pad = kv_pad_dim(l->head_dim);
+
+    for (int i = 0; i < l->head_dim; i++)
+        kb[kv_k_index(l->type, tok, i)] = k[i];
+    for (int i = 0; i < l->head_dim; i++)
+        vb[kv_v_index(l->type, pad, tok, i)] = v[i];
+}
+
+static void rope_head(const struct rope_job *job, float *x, const float *cs,
+                      const float *norm)
+{
+    const struct op_rope_store *o = job->o;
+
+    if (norm)
+        job->kern->norm_row(x, x, norm, o->head_dim, o->eps);
+    job->kern->rotate(x, cs, o->rot_dim, o->neox);
+}
+
+static void rope_row(const struct rope_job *job, int row)
+{
+    const struct op_rope_store *o = job->o;
+    const struct kv_layout *l = &o->kv->layout;
+    const float *cs = rope_table(job->cache, row, cpu_vec(o->inv_freq));
+    float *q = cpu_view(&o->q) + (size_t)row * (size_t)o->q.ld;
+    const float *k = cpu_view(&o->k) + (size_t)row * (size_t)o->k.ld;
+    const float *v = cpu_view(&o->v) + (size_t)row * (size_t)o->v.ld;
+    int pos = job->cache->want[row], d = o->head_dim;
+    const int32_t *table = cpu_iview(&o->span.table) +
+                           (size_t)job->cache->item[row] * (size_t)o->span.max_blocks;
+    char *block = cpu_kv_block(o->kv, table[pos / KV_BLOCK_TOK]);
+    float kr[KV_MAX_HEAD_DIM];
+    uint16_t kh[KV_MAX_HEAD_DIM], vh[KV_MAX_HEAD_DIM];
+
+    for (int h = 0; h < o->n_head; h++)
+        rope_head(job, q + h * d, cs, cpu_vec(o->q_norm));
+    for (int h = 0; h < o->n_kv_head; h++) {
+        memcpy(kr, k + h * d, (size_t)d * sizeof(float));
+        rope_head(job, kr, cs, cpu_vec(o->k_norm));
+        job->kern->to_half(l->type, kr, kh, d);
+        job->kern->to_half(l->type, v + h * d, vh, d);
+        scatter(l, block, o->layer, h, pos % KV_BLOCK_TOK, kh, vh);
+    }
+}
+
+static void rope_member(void *arg, int member, int n_members)
+{
+    const struct rope_job *job = arg;
+    int lo, hi;
+
+    cpu_share(job->o->span.n_rows, member, n_members, &lo, &hi);
+    for (int r = lo; r < hi; r++)
+        rope_row(job, r);
+}
+
+int cpu_op_rope_store(struct stream *s, const struct op_rope_store *o, struct err *e)
+{
+    struct cpu_backend *cb = cpu_of(s);
+    struct rope_job job = {o, cb->kern, cb->rope};
+    const int32_t *row = cpu_iview(&o->span.row), *pos = cpu_iview(&o->span.pos);
+
+    (void)e;
+    if (!cpu_span_ok(s, &o->span, o->kv, CPU_SPAN_ROWS, 0))
+        return 0;
+    rope_cache_begin(cb->rope, o);
+    for (int i = 0; i < o->span.n_items; i++)
+        for (int r = row[i]; r < row[i + 1]; r++) {
+            cb->rope->item[r] = i;
+            cb->rope->want[r] = pos[i] + r - row[i];
+        }
+    cpu_run(cb, (size_t)o->span.n_rows * (size_t)(o->q.cols + o->k.cols + o->v.cols),
+            rope_member, &job);
+    return 0;
+}
