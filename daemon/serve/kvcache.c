@@ -150,6 +150,8 @@ static void push_hash(struct kvseq *s, int i, struct kvhash h)
 
 static void push_toks(struct kvseq *s, const int32_t *toks, int n)
 {
+    if (n == 0)
+        return;
     if (s->len + n > s->toks_cap) {
         while (s->len + n > s->toks_cap)
             s->toks_cap = s->toks_cap ? s->toks_cap * 2 : 64;
