@@ -1,0 +1,209 @@
+/* Hyper-parameters from the keys of a GGUF file: half of modelinfo.h.
+ *
+ * Keys are named after the architecture ("llama.block_count"). Absent ones have the
+ * defaults of the format; what would change the result but is not served (experts, other
+ * RoPE scalings, files in parts) is refused rather than passed over. */
+#include "daemon/serve/modelinfo.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "daemon/serve/blame.h"
+#include "daemon/serve/gguf.h"
+#include "daemon/serve/model.h"
+
+struct source {
+    const struct gguf *g;
+    const char *path;
+    char arch[16];
+    char key[96]; /* of the last look-up */
+};
+
+static const char *key(struct source *s, const char *name)
+{
+    snprintf(s->key, sizeof(s->key), "%s.%s", s->arch, name);
+    return s->key;
+}
+
+/* An integer; *ret keeps its value when the key is absent and not needed. */
+static int get_int(struct source *s, const char *name, bool needed, int *ret,
+                   struct err *e)
+{
+    uint64_t v = 0;
+    int rc = gguf_u64(s->g, key(s, name), &v, e);
+
+    if (rc > 0 && needed)
+        return blame(e, ERR_CORRUPT, s->path, "key '%s' is missing", s->key);
+    if (rc == 0 && v > INT32_MAX)
+        return blame(e, ERR_CORRUPT, s->path, "key '%s' is %llu; served are up to %d",
+                     s->key, (unsigned long long)v, INT32_MAX);
+    if (rc == 0)
+        *ret = (int)v;
+    return rc < 0 ? -1 : 0;
+}
+
+static int get_real(struct source *s, const char *name, bool needed, float *ret,
+                    struct err *e)
+{
+    double v;
+    int rc = gguf_f64(s->g, key(s, name), &v, e);
+
+    if (rc > 0 && needed)
+        return blame(e, ERR_CORRUPT, s->path, "key '%s' is missing", s->key);
+    if (rc == 0)
+        *ret = (float)v;
+    return rc < 0 ? -1 : 0;
+}
+
+static int get_family(struct source *s, struct model_info *i, struct err *e)
+{
+    static const char *const names[] = {
+#define X(id, hf, gguf) gguf,
+        MODEL_FAMILY_MAP(X)
+#undef X
+    };
+    struct gguf_str v;
+    int rc = gguf_string(s->g, "general.architecture", &v, e);
+
+    if (rc < 0)
+        return -1;
+    if (rc > 0)
+        return blame(e, ERR_CORRUPT, s->path, "key 'general.architecture' is missing");
+    for (int f = 0; f < FAMILY_COUNT; f++) {
+        if (strlen(names[f]) == v.n && !memcmp(names[f], v.p, v.n)) {
+            i->family = (enum model_family)f;
+            snprintf(s->arch, sizeof(s->arch), "%s", names[f]);
+            return 0;
+        }
+    }
+    return modelinfo_refuse_family(s->path, v.p, v.n, e);
+}
+
+static int refuse_unserved(struct source *s, struct err *e)
+{
+    uint64_t parts = 1;
+    int experts = 0;
+
+    if (gguf_u64(s->g, "split.count", &parts, e) < 0 ||
+        get_int(s, "expert_count", false, &experts, e) < 0)
+        return -1;
+    if (parts > 1)
+        return blame(e, ERR_UNSUPPORTED, s->path,
+                     "the file is one of %llu parts; GGUF is served as one file: join "
+                     "the parts first",
+                     (unsigned long long)parts);
+    if (experts > 0)
+        return blame(
+            e, ERR_UNSUPPORTED, s->path,
+            "the model is a mixture of %d experts; supported are dense models of "
+            "the families %s",
+            experts, model_families());
+    return 0;
+}
+
+static int get_heads(struct source *s, struct model_info *i, struct err *e)
+{
+    int value_len;
+
+    if (get_int(s, "attention.head_count", true, &i->n_head, e) < 0)
+        return -1;
+    i->n_kv_head = i->n_head;
+    if (get_int(s, "attention.head_count_kv", false, &i->n_kv_head, e) < 0)
+        return -1;
+    if (i->n_head < 1)
+        return blame(e, ERR_CORRUPT, s->path,
+                     "attention.head_count is %d; right is 1 or more", i->n_head);
+    i->head_dim = i->n_embd / i->n_head;
+    if (!gguf_has(s->g, key(s, "attention.key_length")) && i->n_embd % i->n_head)
+        return blame(e, ERR_CORRUPT, s->path,
+                     "embeddings of %d cannot be split into %d heads, and "
+                     "attention.key_length is missing",
+                     i->n_embd, i->n_head);
+    if (get_int(s, "attention.key_length", false, &i->head_dim, e) < 0)
+        return -1;
+    value_len = i->head_dim;
+    if (get_int(s, "attention.value_length", false, &value_len, e) < 0)
+        return -1;
+    if (value_len != i->head_dim)
+        return blame(e, ERR_UNSUPPORTED, s->path,
+                     "keys of %d and values of %d a head; served: both alike",
+                     i->head_dim, value_len);
+    return 0;
+}
+
+static int get_rope(struct source *s, struct model_info *i, struct err *e)
+{
+    struct gguf_str kind = {"none", 4};
+    struct blame_name b;
+    float old_scale = 0;
+
+    i->rope_dim = i->head_dim;
+    i->rope_theta = 10000;
+    i->rope_neox = strcmp(s->arch, "llama") != 0;
+    if (get_int(s, "rope.dimension_count", false, &i->rope_dim, e) < 0 ||
+        get_real(s, "rope.freq_base", false, &i->rope_theta, e) < 0 ||
+        get_real(s, "rope.scaling.factor", false, &i->rope_factor, e) < 0 ||
+        get_real(s, "rope.scale_linear", false, &old_scale, e) < 0 ||
+        gguf_string(s->g, key(s, "rope.scaling.type"), &kind, e) < 0)
+        return -1;
+    if (kind.n == 6 && !memcmp(kind.p, "linear", 6)) {
+        i->rope_scaling = ROPE_LINEAR;
+    } else if (kind.n != 4 || memcmp(kind.p, "none", 4) != 0) {
+        return blame(
+            e, ERR_UNSUPPORTED, s->path,
+            "RoPE scaling '%s' is not supported; supported: none, linear, llama3",
+            blame_name(&b, kind.p, kind.n));
+    } else if (old_scale != 0 && old_scale != 1) {
+        i->rope_scaling = ROPE_LINEAR;
+        i->rope_factor = old_scale;
+    }
+    if (i->rope_scaling == ROPE_NONE)
+        i->rope_factor = 0;
+    return 0;
+}
+
+static int get_vocab(struct source *s, struct model_info *i, struct err *e)
+{
+    const struct gguf_tensor *t = gguf_find(s->g, "token_embd.weight");
+    size_t n = 0;
+
+    if (!t || t->n_dims > 2 || t->dims[1] > INT32_MAX)
+        return blame(e, ERR_CORRUPT, s->path,
+                     "tensor 'token_embd.weight' is missing or has no two dimensions");
+    i->n_vocab = (int)t->dims[1];
+    if (gguf_arr_len(s->g, "tokenizer.ggml.tokens", &n, e) < 0)
+        return -1;
+    if (n > (size_t)i->n_vocab)
+        return blame(e, ERR_CORRUPT, s->path,
+                     "the vocabulary has %zu tokens but 'token_embd.weight' only %d rows",
+                     n, i->n_vocab);
+    return 0;
+}
+
+int modelinfo_from_gguf(const struct gguf *g, const char *path, struct model_info *ret,
+                        struct err *e)
+{
+    struct source s = {.g = g, .path = path};
+    struct model_info i = {.format = "gguf"};
+    struct gguf_str name = {"", 0};
+    struct blame_name b;
+
+    if (get_family(&s, &i, e) < 0 || refuse_unserved(&s, e) < 0 ||
+        get_int(&s, "block_count", true, &i.n_layer, e) < 0 ||
+        get_int(&s, "embedding_length", true, &i.n_embd, e) < 0 ||
+        get_int(&s, "feed_forward_length", true, &i.n_ff, e) < 0 ||
+        get_int(&s, "context_length", true, &i.n_ctx, e) < 0 ||
+        get_int(&s, "attention.sliding_window", false, &i.sliding_window, e) < 0 ||
+        get_real(&s, "attention.layer_norm_rms_epsilon", true, &i.norm_eps, e) < 0 ||
+        get_heads(&s, &i, e) < 0 || get_rope(&s, &i, e) < 0 || get_vocab(&s, &i, e) < 0 ||
+        gguf_string(g, "general.name", &name, e) < 0)
+        return -1;
+    if (i.sliding_window >= i.n_ctx)
+        i.sliding_window = 0; /* it never cuts anything off */
+    snprintf(i.name, sizeof(i.name), "%s", blame_name(&b, name.p, name.n));
+    if (modelinfo_check(&i, path, e) < 0)
+        return -1;
+    *ret = i;
+    return 0;
+}

@@ -1,0 +1,233 @@
+/* Hyper-parameters from a Hugging Face config.json: half of modelinfo.h.
+ *
+ * Absent members have the defaults that the families' published classes have. The same
+ * fact has had several spellings over the years (rope_scaling with "type" or "rope_type",
+ * rope_parameters); all of them are read. What would change the result but is not served
+ * is refused rather than passed over. */
+#include "daemon/serve/modelinfo.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "daemon/serve/blame.h"
+#include "daemon/serve/model.h"
+
+enum { MAX_CONFIG = 1 << 20, MAX_DEPTH = 16 };
+
+static int get_int(const json_t *o, const char *key, bool needed, int *ret, struct err *e)
+{
+    int64_t v = 0;
+    int rc = js_get_int(o, key, 0, INT32_MAX, &v, e);
+
+    if (rc == 0 && needed)
+        return err_param(e, ERR_CORRUPT, key, "%s is missing", key);
+    if (rc > 0)
+        *ret = (int)v;
+    return rc < 0 ? -1 : 0;
+}
+
+static int get_real(const json_t *o, const char *key, float *ret, struct err *e)
+{
+    double v = 0;
+    int rc = js_get_num(o, key, -1e30, 1e30, &v, e);
+
+    if (rc > 0)
+        *ret = (float)v;
+    return rc < 0 ? -1 : 0;
+}
+
+static int get_family(const json_t *o, const char *path, struct model_info *i,
+                      struct err *e)
+{
+    static const char *const names[] = {
+#define X(id, hf, gguf) hf,
+        MODEL_FAMILY_MAP(X)
+#undef X
+    };
+    const char *type = NULL;
+
+    if (js_get_str(o, "model_type", &type, NULL, e) < 0)
+        return err_wrap(e, "%s", path);
+    if (!type)
+        return blame(e, ERR_CORRUPT, path, "model_type is missing; supported: %s",
+                     model_families());
+    for (int f = 0; f < FAMILY_COUNT; f++) {
+        if (!strcmp(names[f], type)) {
+            i->family = (enum model_family)f;
+            return 0;
+        }
+    }
+    return modelinfo_refuse_family(path, type, strlen(type), e);
+}
+
+static int refuse_unserved(const json_t *o, struct err *e)
+{
+    const char *act = "silu";
+    const json_t *quant = json_object_get(o, "quantization_config");
+    double rotary = 1;
+    struct blame_name b;
+
+    if (quant && !json_is_null(quant))
+        return err_param(
+            e, ERR_UNSUPPORTED, "quantization_config",
+            "a quantised folder is not supported; supported types: F32, F16, "
+            "BF16, or a GGUF file");
+    if (js_get_str(o, "hidden_act", &act, NULL, e) < 0 ||
+        js_get_num(o, "partial_rotary_factor", 0, 1, &rotary, e) < 0)
+        return -1;
+    if (strcmp(act, "silu") != 0)
+        return err_param(e, ERR_UNSUPPORTED, "hidden_act",
+                         "hidden_act '%s' is not supported; supported: silu",
+                         blame_name(&b, act, strlen(act)));
+    if (rotary != 1)
+        return err_param(e, ERR_UNSUPPORTED, "partial_rotary_factor",
+                         "partial_rotary_factor %g is not supported; supported: 1",
+                         rotary);
+    return 0;
+}
+
+static int get_heads(const json_t *o, struct model_info *i, struct err *e)
+{
+    if (get_int(o, "num_attention_heads", true, &i->n_head, e) < 0)
+        return -1;
+    if (i->n_head < 1)
+        return err_param(e, ERR_CORRUPT, "num_attention_heads",
+                         "num_attention_heads is 0; right is 1 or more");
+    i->n_kv_head = i->n_head;
+    i->head_dim = i->family == FAMILY_QWEN3 ? 128 : i->n_embd / i->n_head;
+    if (get_int(o, "num_key_value_heads", false, &i->n_kv_head, e) < 0 ||
+        get_int(o, "head_dim", false, &i->head_dim, e) < 0)
+        return -1;
+    i->rope_dim = i->head_dim;
+    return 0;
+}
+
+static int get_scaling(const json_t *o, const char *where, struct model_info *i,
+                       struct err *e)
+{
+    const char *kind = NULL;
+    struct blame_name b;
+
+    if (js_get_str(o, "rope_type", &kind, NULL, e) < 0 ||
+        (!kind && js_get_str(o, "type", &kind, NULL, e) < 0))
+        return -1;
+    kind = kind ? kind : "default";
+    if (!strcmp(kind, "default"))
+        return 0;
+    if (get_real(o, "factor", &i->rope_factor, e) < 0)
+        return -1;
+    if (!strcmp(kind, "linear")) {
+        i->rope_scaling = ROPE_LINEAR;
+        return 0;
+    }
+    if (strcmp(kind, "llama3") != 0)
+        return err_param(e, ERR_UNSUPPORTED, where,
+                         "%s of type '%s' is not supported; supported: default, linear, "
+                         "llama3",
+                         where, blame_name(&b, kind, strlen(kind)));
+    i->rope_scaling = ROPE_LLAMA3;
+    i->rope_low_freq = 1;
+    i->rope_high_freq = 4;
+    if (get_real(o, "low_freq_factor", &i->rope_low_freq, e) < 0 ||
+        get_real(o, "high_freq_factor", &i->rope_high_freq, e) < 0 ||
+        get_int(o, "original_max_position_embeddings", true, &i->rope_orig_ctx, e) < 0)
+        return -1;
+    if (!i->rope_orig_ctx)
+        return err_param(e, ERR_CORRUPT, where,
+                         "original_max_position_embeddings is 0; right is 1 or more");
+    return 0;
+}
+
+static int get_rope(const json_t *o, struct model_info *i, struct err *e)
+{
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+
+    i->rope_theta = 10000;
+    i->rope_neox = true;
+    if (get_real(o, "rope_theta", &i->rope_theta, e) < 0)
+        return -1;
+    for (int k = 0; k < 2; k++) {
+        const json_t *v = json_object_get(o, keys[k]);
+
+        if (!v || json_is_null(v))
+            continue;
+        if (!json_is_object(v))
+            return err_param(e, ERR_CORRUPT, keys[k], "%s must be an object", keys[k]);
+        if (get_scaling(v, keys[k], i, e) < 0 ||
+            get_real(v, "rope_theta", &i->rope_theta, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Mistral's window holds for every layer. Qwen's only where it is switched on, from
+ * max_window_layers upwards: that mixture is not served. Llama has none. */
+static int get_window(const json_t *o, struct model_info *i, struct err *e)
+{
+    bool on = i->family == FAMILY_MISTRAL;
+    int first = 0;
+
+    if (i->family == FAMILY_LLAMA)
+        return 0;
+    if (js_get_bool(o, "use_sliding_window", &on, e) < 0 ||
+        get_int(o, "max_window_layers", false, &first, e) < 0)
+        return -1;
+    if (!on || (i->family != FAMILY_MISTRAL && first >= i->n_layer))
+        return 0;
+    if (get_int(o, "sliding_window", false, &i->sliding_window, e) < 0)
+        return -1;
+    if (i->sliding_window >= i->n_ctx)
+        i->sliding_window = 0; /* it never cuts anything off */
+    if (i->sliding_window && i->family != FAMILY_MISTRAL && first > 0)
+        return err_param(e, ERR_UNSUPPORTED, "max_window_layers",
+                         "a sliding window from layer %d upwards is not supported; "
+                         "supported: on every layer or none",
+                         first);
+    return 0;
+}
+
+static int get_all(const json_t *o, struct model_info *i, struct err *e)
+{
+    if (refuse_unserved(o, e) < 0 ||
+        get_int(o, "num_hidden_layers", true, &i->n_layer, e) < 0 ||
+        get_int(o, "hidden_size", true, &i->n_embd, e) < 0 ||
+        get_int(o, "intermediate_size", true, &i->n_ff, e) < 0 ||
+        get_int(o, "vocab_size", true, &i->n_vocab, e) < 0 ||
+        get_int(o, "max_position_embeddings", true, &i->n_ctx, e) < 0)
+        return -1;
+    i->norm_eps = 1e-6f;
+    if (get_real(o, "rms_norm_eps", &i->norm_eps, e) < 0 ||
+        js_get_bool(o, "tie_word_embeddings", &i->tied_head, e) < 0 ||
+        get_heads(o, i, e) < 0 || get_rope(o, i, e) < 0)
+        return -1;
+    return get_window(o, i, e);
+}
+
+int modelinfo_from_config(const char *path, const char *text, size_t n,
+                          struct model_info *ret, struct err *e)
+{
+    struct js_limits lim = {.max_bytes = MAX_CONFIG, .max_depth = MAX_DEPTH};
+    struct model_info i = {.format = "safetensors"};
+    struct err why = {0};
+    json_t *root;
+    int rc = -1;
+
+    if (js_parse(text, n, &lim, &root, &why) < 0)
+        return blame(e, ERR_CORRUPT, path, "%s", why.msg);
+    if (!json_is_object(root))
+        blame(e, ERR_CORRUPT, path, "not a JSON object");
+    else if (get_family(root, path, &i, e) == 0) {
+        rc = get_all(root, &i, &why);
+        if (rc < 0)
+            blame(e, why.code == ERR_UNSUPPORTED ? why.code : ERR_CORRUPT, path, "%s",
+                  why.msg);
+        else
+            rc = modelinfo_check(&i, path, e);
+    }
+    json_decref(root);
+    if (rc == 0)
+        *ret = i;
+    return rc;
+}

@@ -1,0 +1,94 @@
+/* See modelinfo.h. The limits are far over any model of these families and far under what
+ * could overflow an int in a product of two (n_head x head_dim, rows x 4 bytes). */
+#include "daemon/serve/modelinfo.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "daemon/serve/blame.h"
+#include "daemon/serve/model.h"
+
+/*    field    least most */
+#define LIMIT_MAP(X)                                                                     \
+    X(n_layer, 1, 1024)                                                                  \
+    X(n_embd, 1, 65536)                                                                  \
+    X(n_head, 1, 1024)                                                                   \
+    X(n_kv_head, 1, 1024)                                                                \
+    X(head_dim, 2, 1024)                                                                 \
+    X(rope_dim, 2, 1024)                                                                 \
+    X(n_ff, 1, 1 << 20)                                                                  \
+    X(n_vocab, 1, 1 << 21)                                                               \
+    X(n_ctx, 1, 1 << 28)                                                                 \
+    X(sliding_window, 0, 1 << 28)                                                        \
+    X(rope_orig_ctx, 0, 1 << 28)
+
+/*    field    over   up to */
+#define REAL_LIMIT_MAP(X)                                                                \
+    X(norm_eps, 0, 0.1)                                                                  \
+    X(rope_theta, 1, 1e12)
+
+const char *model_families(void)
+{
+    return ""
+#define X(id, hf, gguf) ", " hf
+           MODEL_FAMILY_MAP(X)
+#undef X
+           + 2;
+}
+
+int modelinfo_refuse_family(const char *path, const char *name, size_t n, struct err *e)
+{
+    struct blame_name b;
+
+    return blame(e, ERR_UNSUPPORTED, path,
+                 "models of family '%s' are not supported; supported: %s",
+                 blame_name(&b, name, n), model_families());
+}
+
+static int check_rope(const struct model_info *i, const char *path, struct err *e)
+{
+    if (i->rope_dim % 2 || i->rope_dim > i->head_dim)
+        return blame(e, ERR_CORRUPT, path,
+                     "rope_dim is %d; right is an even number up to head_dim, %d",
+                     i->rope_dim, i->head_dim);
+    if (i->rope_scaling == ROPE_LINEAR &&
+        !(i->rope_factor >= 1e-3f && i->rope_factor <= 1e6f))
+        return blame(e, ERR_CORRUPT, path,
+                     "the RoPE scaling factor is %g; right is 0.001 to 1e6",
+                     (double)i->rope_factor);
+    if (i->rope_scaling == ROPE_LLAMA3 && i->rope_orig_ctx &&
+        !(i->rope_factor >= 1e-3f && i->rope_factor <= 1e6f && i->rope_low_freq > 0 &&
+          i->rope_high_freq > i->rope_low_freq && i->rope_high_freq <= 1e6f))
+        return blame(e, ERR_CORRUPT, path,
+                     "RoPE scaling llama3 has factor %g, low_freq_factor %g and "
+                     "high_freq_factor %g; right are factors from 0.001 to 1e6, the low "
+                     "one under the high one",
+                     (double)i->rope_factor, (double)i->rope_low_freq,
+                     (double)i->rope_high_freq);
+    return 0;
+}
+
+int modelinfo_check(const struct model_info *i, const char *path, struct err *e)
+{
+#define X(field, least, most)                                                            \
+    if (i->field < (least) || i->field > (most))                                         \
+        return blame(e, ERR_CORRUPT, path, "%s is %d; served are %d to %d", #field,      \
+                     i->field, (least), (most));
+    LIMIT_MAP(X)
+#undef X
+#define X(field, over, most)                                                             \
+    if (!((double)i->field > (over) && (double)i->field <= (most)))                      \
+        return blame(e, ERR_CORRUPT, path, "%s is %g; right is over %g, up to %g",       \
+                     #field, (double)i->field, (double)(over), (double)(most));
+    REAL_LIMIT_MAP(X)
+#undef X
+    if (i->n_head % i->n_kv_head)
+        return blame(e, ERR_CORRUPT, path,
+                     "%d attention heads cannot share %d key-value heads evenly",
+                     i->n_head, i->n_kv_head);
+    if (i->head_dim % 2)
+        return blame(e, ERR_CORRUPT, path, "head_dim is %d; right is an even number",
+                     i->head_dim);
+    return check_rope(i, path, e);
+}
