@@ -41,6 +41,25 @@ int64_t dtype_row_bytes(enum dtype t, int64_t n);
 /* out[0..n) = the exact values of a row; n is a whole number of blocks. */
 void dtype_to_f32(enum dtype t, const void *row, float *out, int64_t n);
 
+/* 32 elements of a quantised row as the file states them, before any arithmetic:
+ *   Q4_0 Q5_0 Q8_0   d * (code - zero)
+ *   Q4_1 Q5_1        d * code + m
+ *   Q4_K Q5_K        (d * sc[0]) * code - m * mn
+ *   Q6_K             (d * sc[k / 16]) * (code - zero)
+ * d and m are f16 bits; K-quants share them among the 8 chunks of a block. */
+enum { DTYPE_CHUNK = 32 };
+struct dtype_chunk {
+    uint8_t code[DTYPE_CHUNK];
+    uint16_t d, m;
+    int8_t sc[2];
+    uint8_t mn;
+};
+void dtype_chunk_get(enum dtype t, const void *row, int64_t chunk,
+                     struct dtype_chunk *ret);
+/* The values of a chunk of a quantised type. */
+void dtype_chunk_to_f32(enum dtype t, const struct dtype_chunk *c, float *out);
+int dtype_zero(enum dtype t); /* the code that stands for 0, 0 where m does that */
+
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f); /* round to nearest even */
 float bf16_to_f32(uint16_t h);
