@@ -241,6 +241,8 @@ static int ranks_load(struct ranks *r, struct err *e)
 
     if (backend_open(c, &r->b, e) < 0)
         return -1;
+    if (r->cfg.forward.kv_type == DT_COUNT)
+        r->cfg.forward.kv_type = backend_kv_dtype(r->b);
     if (forward_new(r->b, r->m, &r->cfg.forward, r->progress, r->arg, &r->f, e) < 0)
         return -1;
     if (c->n_threads > 1 && team_new(c->n_threads, c->cpus, false, &r->team, e) < 0)
@@ -394,6 +396,11 @@ void ranks_mem(const struct executor *x, struct backend_mem *ret)
 }
 
 const char *ranks_isa(const struct executor *x) { return ((const struct ranks *)x)->isa; }
+
+enum dtype ranks_kv_type(const struct executor *x)
+{
+    return ((const struct ranks *)x)->cfg.forward.kv_type;
+}
 
 int64_t ranks_stuck_us(const struct executor *x)
 {

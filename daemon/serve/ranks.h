@@ -18,8 +18,8 @@ struct model;
 
 struct ranks_cfg {
     struct backend_cfg backend; /* its caps are filled in by ranks_new */
-    struct forward_cfg forward;
-    struct step_caps caps; /* of the steps submitted; forward fits them */
+    struct forward_cfg forward; /* kv_type DT_COUNT = what the backend likes best */
+    struct step_caps caps;      /* of the steps submitted; forward fits them */
     int depth;
 };
 
@@ -30,6 +30,7 @@ int ranks_new(struct model *m, const struct ranks_cfg *cfg, forward_progress_fn 
 /* Result of the rank's memory count, valid after ranks_new. */
 void ranks_mem(const struct executor *x, struct backend_mem *ret);
 const char *ranks_isa(const struct executor *x);
+enum dtype ranks_kv_type(const struct executor *x);
 /* Microseconds since the step in flight began, 0 when idle: for the watchdog. Any thread.
  */
 int64_t ranks_stuck_us(const struct executor *x);

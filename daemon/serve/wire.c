@@ -360,6 +360,28 @@ int wire_parse(enum wire_kind kind, const void *p, size_t n, void *ret, struct e
     return 0;
 }
 
+/* ---- FAIL ---- */
+
+static size_t append_str(char *out, size_t at, size_t cap, const char *s)
+{
+    while (*s && at + 1 < cap)
+        out[at++] = *s++;
+    return at;
+}
+
+size_t wire_fail_frame(uint8_t *out, uint32_t code, const char *a, const char *b)
+{
+    struct wire_head h = {sizeof(struct wire_fail), WIRE_FAIL, WIRE_VERSION};
+    struct wire_fail f = {.code = code};
+    size_t at = append_str(f.msg, 0, sizeof(f.msg), a);
+
+    append_str(f.msg, at, sizeof(f.msg), b);
+    memset(out, 0, WIRE_FAIL_BYTES);
+    memcpy(out, &h, sizeof(h));
+    memcpy(out + sizeof(h), &f, sizeof(f));
+    return sizeof(h) + wire_padded(sizeof(f));
+}
+
 /* ---- ADD ---- */
 
 int wire_send_add(struct wire_conn *c, const struct wire_add *a, struct err *e)
@@ -436,10 +458,9 @@ int wire_parse_add(const void *p, size_t n, struct wire_add *ret, struct err *e)
     for (int32_t i = 0; !bad && i < g->n_bias; i++)
         if (!isfinite(a.biases[i].bias))
             bad = "logit_bias";
-    if (bad)
-        return err_param(e, ERR_RANGE, bad, "%s of request %llu is out of range", bad,
-                         (unsigned long long)g->id);
     *ret = a;
+    if (bad)
+        return err_param(e, ERR_RANGE, bad, "%s is out of range", bad);
     return 0;
 }
 

@@ -101,6 +101,10 @@ int wire_next(struct wire_conn *c, enum wire_kind *kind, const void **payload, s
 int wire_parse(enum wire_kind kind, const void *p, size_t n, void *ret, struct err *e);
 const char *wire_kind_name(enum wire_kind kind);
 
+/* A whole FAIL frame into out (WIRE_FAIL_BYTES), of two strings; async-signal-safe. */
+enum { WIRE_FAIL_BYTES = sizeof(struct wire_head) + sizeof(struct wire_fail) + 8 };
+size_t wire_fail_frame(uint8_t *out, uint32_t code, const char *a, const char *b);
+
 /* Whole messages, checked. ADD's arrays are borrowed from the payload. */
 struct wire_add {
     struct gen_params params;
@@ -108,6 +112,8 @@ struct wire_add {
     const struct step_bias *biases;
 };
 int wire_send_add(struct wire_conn *c, const struct wire_add *a, struct err *e);
+/* ERR_SYNTAX: not such a message. ERR_RANGE: a parameter is out of range; then *ret is
+ * filled in all the same, so that the request can be answered. */
 int wire_parse_add(const void *p, size_t n, struct wire_add *ret, struct err *e);
 /* More than WIRE_TOK_MAX tokens become several frames. */
 int wire_send_tokens(struct wire_conn *c, uint64_t id, bool scored,

@@ -1,0 +1,334 @@
+/* daemon/serve/engine.c - the scheduler thread of an engine process.
+ *
+ * One epoll loop over two descriptors:
+ *
+ *   wire   ADD, CANCEL, DRAIN, STOP -> events of the scheduler
+ *   exec   a finished step          -> DONE
+ *
+ * After either: ask the scheduler for steps until it has none (engine_pump), so that the
+ * device has its next step before anything else is done; then tell the daemon what
+ * happened (engine_tell), in one write; then the metric page. Nothing is timed: when the
+ * descriptors are quiet the thread sleeps.
+ *
+ * A request that cannot be served is answered with FINISH and its reason. A message that
+ * is not well-formed, a daemon that does not read, and a failed device end the engine:
+ * the daemon starts another one. */
+#include "daemon/serve/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/loop.h"
+#include "daemon/serve/engine_load.h"
+#include "daemon/serve/engine_metrics.h"
+#include "daemon/serve/executor.h"
+#include "daemon/serve/wire.h"
+
+enum { STEPS_KEPT = 8 }; /* a power of two over any depth */
+
+struct engine {
+    struct wire_conn *conn; /* borrowed */
+    struct engine_loaded l;
+    struct engine_metrics metrics;
+    struct loop *loop;
+    struct loop_fd *wire_fd, *exec_fd;
+    bool watch_write;
+    struct sched *sched;
+    struct step *step;
+    int step_toks[STEPS_KEPT]; /* tokens of a step, by ticket */
+    struct err why;            /* of failed */
+    bool failed;
+};
+
+static int64_t engine_now(void) { return clock_now_us(clock_real()); }
+
+/* *why was filled in: leave the loop with it. */
+static void engine_fail(struct engine *g)
+{
+    g->failed = true;
+    loop_stop(g->loop);
+}
+
+/* ---- steps ---- */
+
+static int engine_pump(struct engine *g)
+{
+    uint64_t ticket;
+
+    while (sched_next(g->sched, engine_now(), g->step)) {
+        if (executor_submit(g->l.x, g->step, &ticket, &g->why) < 0)
+            return -1;
+        g->step_toks[ticket % STEPS_KEPT] = g->step->n_toks;
+        sched_submitted(g->sched, engine_now(), ticket);
+    }
+    return 0;
+}
+
+/* ---- telling the daemon ---- */
+
+static int tell_finish(struct engine *g, const struct sched_out *o)
+{
+    struct wire_finish f = {
+        .id = o->id,
+        .reason = o->reason,
+        .stop_id = o->stop_id,
+        .n_prompt = o->n_prompt,
+        .n_cached = o->n_cached,
+        .n_out = o->n_out,
+        .n_preempted = o->n_preempted,
+        .queue_us = o->queue_us,
+        .prefill_us = o->prefill_us,
+        .decode_us = o->decode_us,
+    };
+
+    if (o->kind == SCHED_OUT_REFUSE)
+        f.reason = FINISH_ERROR;
+    if (o->error) {
+        f.code = o->error->code;
+        snprintf(f.msg, sizeof(f.msg), "%.*s", (int)sizeof(f.msg) - 1, o->error->msg);
+    }
+    return wire_send(g->conn, WIRE_FINISH, &(struct wire_part){&f, sizeof(f)}, 1,
+                     &g->why);
+}
+
+static int engine_tell(struct engine *g)
+{
+    const struct sched_out *outs;
+    size_t n = sched_out(g->sched, &outs);
+
+    wire_cork(g->conn);
+    for (size_t i = 0; i < n; i++) {
+        const struct sched_out *o = &outs[i];
+        int rc =
+            o->kind == SCHED_OUT_TOKENS
+                ? wire_send_tokens(g->conn, o->id, o->scored, o->toks, o->n_toks, &g->why)
+                : tell_finish(g, o);
+        if (rc < 0)
+            return -1;
+        engine_metrics_out(&g->metrics, o);
+    }
+    return wire_uncork(g->conn, &g->why);
+}
+
+/* What follows every event. */
+static void engine_settle(struct engine *g)
+{
+    if (engine_pump(g) < 0 || engine_tell(g) < 0) {
+        engine_fail(g);
+        return;
+    }
+    engine_metrics_sched(&g->metrics, g->sched);
+    bool want = wire_wants_write(g->conn);
+    if (want != g->watch_write)
+        loop_fd_set(g->wire_fd, EPOLLIN | (want ? EPOLLOUT : 0));
+    g->watch_write = want;
+}
+
+/* ---- the executor's completions ---- */
+
+static void on_exec(void *arg, int fd, uint32_t events)
+{
+    struct engine *g = arg;
+    struct step_done d;
+
+    (void)fd, (void)events;
+    while (!g->failed && executor_poll(g->l.x, &d)) {
+        struct sched_event ev = {.kind = SCHED_DONE, .done = &d};
+        sched_event(g->sched, engine_now(), &ev);
+        engine_metrics_step(&g->metrics, &d, g->step_toks[d.ticket % STEPS_KEPT]);
+        if (d.error)
+            g->why = *d.error;
+        bool broken = d.error && d.error->code == ERR_DEVICE;
+        engine_settle(g);
+        if (broken && !g->failed)
+            engine_fail(g);
+    }
+}
+
+/* ---- messages ---- */
+
+static const char *ids_fault(const struct engine *g, const struct wire_add *a)
+{
+    int32_t n = g->l.ready.n_vocab;
+
+    for (int32_t i = 0; i < a->params.n_prompt; i++)
+        if (a->prompt[i] < 0 || a->prompt[i] >= n)
+            return "prompt";
+    for (int32_t i = 0; i < a->params.n_stop; i++)
+        if (a->stops[i] < 0 || a->stops[i] >= n)
+            return "stop_token_ids";
+    for (int32_t i = 0; i < a->params.n_bias; i++)
+        if (a->biases[i].id < 0 || a->biases[i].id >= n)
+            return "logit_bias";
+    return NULL;
+}
+
+static int refuse(struct engine *g, uint64_t id, int32_t n_prompt, const struct err *e)
+{
+    const struct sched_out o = {.kind = SCHED_OUT_REFUSE,
+                                .id = id,
+                                .stop_id = -1,
+                                .n_prompt = n_prompt,
+                                .error = e};
+    return tell_finish(g, &o);
+}
+
+static int on_add(struct engine *g, const void *p, size_t n)
+{
+    struct wire_add a;
+    struct err e;
+    int rc = wire_parse_add(p, n, &a, &e);
+
+    if (rc < 0 && e.code != ERR_RANGE) {
+        g->why = e;
+        return -1;
+    }
+    const char *fault = rc < 0 ? NULL : ids_fault(g, &a);
+    if (fault)
+        rc = err_param(&e, ERR_RANGE, fault,
+                       "%s holds a token id that the model does not have", fault);
+    if (rc < 0)
+        return refuse(g, a.params.id, a.params.n_prompt, &e);
+    struct sched_event ev = {
+        .kind = SCHED_ADD,
+        .params = &a.params,
+        .prompt = a.prompt,
+        .stops = a.stops,
+        .biases = a.biases,
+        .eog = g->l.eog,
+        .n_eog = g->l.n_eog,
+    };
+    sched_event(g->sched, engine_now(), &ev);
+    engine_metrics_add(&g->metrics, &a.params, g->l.ready.n_ctx);
+    return 0;
+}
+
+static int on_cancel(struct engine *g, const void *p, size_t n)
+{
+    struct sched_event ev = {.kind = SCHED_CANCEL};
+
+    if (wire_parse(WIRE_CANCEL, p, n, &ev.id, &g->why) < 0)
+        return -1;
+    sched_event(g->sched, engine_now(), &ev);
+    return 0;
+}
+
+static int on_message(struct engine *g, enum wire_kind kind, const void *p, size_t n)
+{
+    struct sched_event drain = {.kind = SCHED_DRAIN};
+
+    switch (kind) {
+    case WIRE_ADD:
+        return on_add(g, p, n);
+    case WIRE_CANCEL:
+        return on_cancel(g, p, n);
+    case WIRE_DRAIN:
+        sched_event(g->sched, engine_now(), &drain);
+        return 0;
+    case WIRE_STOP:
+        loop_stop(g->loop);
+        return 0;
+    default:
+        return err_set(&g->why, ERR_SYNTAX, "a %s message is not for an engine",
+                       wire_kind_name(kind));
+    }
+}
+
+static void on_wire(void *arg, int fd, uint32_t events)
+{
+    struct engine *g = arg;
+    enum wire_kind kind;
+    const void *p;
+    size_t n;
+    int got = 0, closed = 0;
+
+    (void)fd;
+    if ((events & EPOLLOUT) && wire_flush(g->conn, &g->why) < 0) {
+        engine_fail(g);
+        return;
+    }
+    if (events & ~(uint32_t)EPOLLOUT)
+        closed = wire_fill(g->conn, &g->why);
+    while (closed == 0 && (got = wire_next(g->conn, &kind, &p, &n, &g->why)) == 1)
+        if (on_message(g, kind, p, n) < 0)
+            got = closed = -1;
+    if (closed < 0 || got < 0) {
+        engine_fail(g);
+        return;
+    }
+    if (closed) { /* the daemon is gone, and whoever asked with it */
+        loop_stop(g->loop);
+        return;
+    }
+    engine_settle(g);
+}
+
+/* ---- life ---- */
+
+static int engine_start(struct engine *g, struct err *e)
+{
+    struct wire_ready *r = &g->l.ready;
+
+    g->sched = sched_new(&g->l.sched);
+    g->step = step_new(&g->l.caps);
+    if (loop_new(&g->loop, e) < 0)
+        return -1;
+    if (loop_fd_add(g->loop, wire_conn_fd(g->conn), EPOLLIN, on_wire, g, &g->wire_fd, e) <
+            0 ||
+        loop_fd_add(g->loop, g->l.x->fd, EPOLLIN, on_exec, g, &g->exec_fd, e) < 0)
+        return -1;
+    engine_metrics_sched(&g->metrics, g->sched);
+    return wire_send(g->conn, WIRE_READY, &(struct wire_part){r, sizeof(*r)}, 1, e);
+}
+
+static void engine_done(struct engine *g)
+{
+    loop_fd_del(g->exec_fd);
+    loop_fd_del(g->wire_fd);
+    loop_free(g->loop);
+    engine_loaded_done(&g->l);
+    sched_free(g->sched);
+    free(g->step);
+}
+
+static int engine_hello(struct wire_conn *conn, struct err *e)
+{
+    struct wire_hello h = {WIRE_VERSION, (uint32_t)getpid()};
+
+    return wire_send(conn, WIRE_HELLO, &(struct wire_part){&h, sizeof(h)}, 1, e);
+}
+
+static void engine_last_words(struct wire_conn *conn, const struct err *e)
+{
+    struct wire_fail f = {.code = e->code};
+
+    snprintf(f.msg, sizeof(f.msg), "%s", e->msg);
+    wire_send(conn, WIRE_FAIL, &(struct wire_part){&f, sizeof(f)}, 1, NULL);
+}
+
+int engine_run(const struct engine_cfg *cfg, struct wire_conn *conn,
+               struct metric_page *page, struct err *e)
+{
+    struct engine g = {.conn = conn, .metrics = {.page = page}};
+    int rc = -1;
+
+    if (engine_hello(conn, e) < 0 || engine_load(cfg, conn, &g.l, e) < 0)
+        goto done;
+    if (engine_start(&g, e) < 0 || loop_run(g.loop, e) < 0)
+        goto done;
+    if (g.failed)
+        *e = g.why;
+    else
+        rc = 0;
+
+done:
+    if (rc < 0)
+        engine_last_words(conn, e);
+    engine_done(&g);
+    return rc;
+}

@@ -1,0 +1,38 @@
+/* daemon/serve/engine.h - the engine process between its socket and its executor.
+ *
+ * engine_run is the whole life: HELLO, load (LOADING ..), READY, then requests from the
+ * wire through the scheduler to the executor and tokens back, until STOP, the end of the
+ * socket, or a fault (FAIL, -1). Its thread is the scheduler thread; it sleeps in epoll
+ * when there is nothing to do. */
+#ifndef SERVE_ENGINE_H
+#define SERVE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/serve/sched.h"
+
+struct err;
+struct metric_page;
+struct wire_conn;
+
+enum engine_kv { ENGINE_KV_AUTO, ENGINE_KV_F16, ENGINE_KV_BF16 };
+
+struct engine_cfg {
+    const char *model; /* file or folder */
+    enum sched_mode mode;
+    int step_tok, max_seqs, max_waiting;
+    int64_t kv_mib; /* 0 = derived */
+    int ctx;        /* 0 = the model's */
+    enum engine_kv kv_type;
+    int threads;               /* 0 = one per CPU of the process */
+    const char *backend, *isa; /* names as backend_open takes them */
+    bool null_exec, reuse;
+    uint8_t secret[16]; /* of the prefix hash */
+};
+
+/* The connection and the page stay the caller's. */
+int engine_run(const struct engine_cfg *cfg, struct wire_conn *conn,
+               struct metric_page *page, struct err *e);
+
+#endif

@@ -1,0 +1,237 @@
+/* daemon/serve/engine_load.c - opens the model, sizes everything, starts the executor.
+ *
+ * Order: model (facts), vocabulary (end-of-generation ids only), sizes, executor. Model
+ * and vocabulary are closed again: what the engine needs later is copied. */
+#include "daemon/serve/engine_load.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "daemon/serve/engine_fit.h"
+#include "daemon/serve/executor.h"
+#include "daemon/serve/model.h"
+#include "daemon/serve/ranks.h"
+#include "daemon/serve/tokenizer.h"
+
+enum {
+    EXEC_DEPTH = 2,  /* one step runs, the next one waits for it: no gap between them */
+    HEAD_ROWS = 32,  /* rows of logits held at once */
+    PREFILL_RUN = 4, /* colocated: prefill steps in a row */
+    CPUS_MAX = 1024
+};
+
+/* ---- kernel threads ---- */
+
+struct cpu_plan {
+    int n_threads, cpus[CPUS_MAX];
+    bool pin, spin;
+};
+
+/* Spin only where each thread has a CPU. Pin only when the threads fill the set: a
+ * smaller number must stay free to move away from what else runs there. */
+static void plan_cpus(int threads, struct cpu_plan *ret)
+{
+    cpu_set_t set;
+    int n = 0;
+
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        for (int i = 0; i < CPU_SETSIZE && n < CPUS_MAX; i++)
+            if (CPU_ISSET(i, &set))
+                ret->cpus[n++] = i;
+    if (n == 0)
+        n = 1;
+    ret->n_threads = threads ? threads : n;
+    ret->spin = ret->n_threads <= n;
+    ret->pin = ret->n_threads == n && CPU_COUNT(&set) == n;
+}
+
+/* ---- progress ---- */
+
+struct progress {
+    struct wire_conn *conn;
+    double told;
+};
+
+static bool on_progress(void *arg, double done)
+{
+    struct progress *p = arg;
+    struct wire_loading l = {done};
+    enum wire_kind kind;
+    const void *payload;
+    size_t n;
+
+    if (done < p->told + 0.02 && done < 1)
+        return true;
+    p->told = done;
+    if (wire_send(p->conn, WIRE_LOADING, &(struct wire_part){&l, sizeof(l)}, 1, NULL) < 0)
+        return false;
+    return wire_fill(p->conn, NULL) == 0 &&
+           wire_next(p->conn, &kind, &payload, &n, NULL) == 0;
+}
+
+/* ---- parts ---- */
+
+static int load_eog(const struct model *m, struct engine_loaded *l, struct err *e)
+{
+    struct tokenizer *t;
+    size_t n;
+
+    if (tokenizer_open(m, &t, e) < 0)
+        return -1;
+    const int32_t *eog = tokenizer_eog(t, &n);
+    l->eog = xcalloc(n + 1, sizeof(*l->eog));
+    l->n_eog = (int)n;
+    if (n)
+        memcpy(l->eog, eog, n * sizeof(*eog));
+    tokenizer_free(t);
+    return 0;
+}
+
+static void fill_sched(const struct engine_cfg *cfg, const struct model_info *i,
+                       const struct engine_fit *fit, struct engine_loaded *l)
+{
+    l->sched = (struct sched_cfg){
+        .mode = cfg->mode,
+        .step_tok = cfg->step_tok,
+        .max_seqs = cfg->max_seqs,
+        .max_waiting = cfg->max_waiting,
+        .max_ctx = fit->n_ctx,
+        .depth = EXEC_DEPTH,
+        .prefill_run = PREFILL_RUN,
+        .kv = {.block_tok = KV_BLOCK_TOK,
+               .n_groups = 1,
+               .group = {{i->sliding_window ? KV_WINDOW : KV_FULL, fit->n_blocks,
+                          i->sliding_window}},
+               .reuse = cfg->reuse},
+    };
+    memcpy(l->sched.kv.secret, cfg->secret, sizeof(cfg->secret));
+    sched_step_caps(&l->sched, &l->caps);
+}
+
+static void fill_ready(const struct model_info *i, struct engine_loaded *l)
+{
+    static const char *const families[] = {
+#define X(id, hf, gguf) hf,
+        MODEL_FAMILY_MAP(X)
+#undef X
+    };
+    struct wire_ready *r = &l->ready;
+
+    r->n_ctx = l->sched.max_ctx;
+    r->n_vocab = i->n_vocab;
+    r->n_blocks = l->sched.kv.group[0].n_blocks;
+    r->block_tok = KV_BLOCK_TOK;
+    r->n_params = i->n_params;
+    r->file_bytes = i->file_bytes;
+    snprintf(r->main_type, sizeof(r->main_type), "%s", i->main_type);
+    snprintf(r->format, sizeof(r->format), "%s", i->format);
+    snprintf(r->name, sizeof(r->name), "%s", i->name);
+    snprintf(r->family, sizeof(r->family), "%s", families[i->family]);
+}
+
+static int start_ranks(const struct engine_cfg *cfg, struct model *m,
+                       struct wire_conn *conn, struct engine_loaded *l, struct err *e)
+{
+    static const enum dtype kv_types[] = {DT_COUNT, DT_F16, DT_BF16};
+    struct progress p = {conn, 0};
+    struct cpu_plan cpu;
+    struct backend_mem mem;
+
+    plan_cpus(cfg->threads, &cpu);
+    const struct ranks_cfg rc = {
+        .backend = {.name = cfg->backend,
+                    .n_threads = cpu.n_threads,
+                    .cpus = cpu.pin ? cpu.cpus : NULL,
+                    .spin = cpu.spin,
+                    .isa = cfg->isa},
+        .forward = {.max_rows =
+                        cfg->step_tok > cfg->max_seqs ? cfg->step_tok : cfg->max_seqs,
+                    .max_items = cfg->max_seqs,
+                    .max_ctx = l->sched.max_ctx,
+                    .max_outs = cfg->max_seqs < HEAD_ROWS ? cfg->max_seqs : HEAD_ROWS,
+                    .kv_type = kv_types[cfg->kv_type],
+                    .n_blocks = l->sched.kv.group[0].n_blocks},
+        .caps = l->caps,
+        .depth = EXEC_DEPTH,
+    };
+    if (ranks_new(m, &rc, on_progress, &p, &l->x, e) < 0)
+        return -1;
+    ranks_mem(l->x, &mem);
+    l->ready.n_threads = cpu.n_threads;
+    l->ready.weight_bytes = mem.weight_bytes;
+    l->ready.kv_bytes = mem.kv_bytes;
+    l->ready.scratch_bytes = mem.scratch_bytes + mem.other_bytes;
+    snprintf(l->ready.isa, sizeof(l->ready.isa), "%s", ranks_isa(l->x));
+    snprintf(l->ready.kv_type, sizeof(l->ready.kv_type), "%s",
+             dtype_name(ranks_kv_type(l->x)));
+    return 0;
+}
+
+static int start_executor(const struct engine_cfg *cfg, struct model *m,
+                          struct wire_conn *conn, struct engine_loaded *l, struct err *e)
+{
+    if (!cfg->null_exec)
+        return start_ranks(cfg, m, conn, l, e);
+    snprintf(l->ready.isa, sizeof(l->ready.isa), "none");
+    snprintf(l->ready.kv_type, sizeof(l->ready.kv_type), "none");
+    return nullexec_new(&l->caps, model_info(m)->n_vocab, &l->x, e);
+}
+
+static int load_model(const struct engine_cfg *cfg, struct model *m,
+                      struct wire_conn *conn, struct engine_loaded *l, struct err *e)
+{
+    const struct model_info *i = model_info(m);
+    struct engine_fit fit;
+    const struct engine_fit_ask ask = {
+        .ctx = cfg->ctx,
+        .model_ctx = i->n_ctx,
+        .kv_mib = cfg->kv_mib,
+        .max_seqs = cfg->max_seqs,
+        .block_tok = KV_BLOCK_TOK,
+        .block_bytes = forward_kv_block_bytes(i, DT_F16),
+        .ram_bytes = engine_ram_bytes(),
+    };
+
+    if (!ask.block_bytes)
+        return err_set(e, ERR_UNSUPPORTED, "no KV layout for heads of %d", i->head_dim);
+    if (load_eog(m, l, e) < 0 || engine_fit(&ask, &fit, e) < 0)
+        return -1;
+    fill_sched(cfg, i, &fit, l);
+    fill_ready(i, l);
+    return start_executor(cfg, m, conn, l, e);
+}
+
+int engine_load(const struct engine_cfg *cfg, struct wire_conn *conn,
+                struct engine_loaded *ret, struct err *e)
+{
+    struct engine_loaded l = {0};
+    struct model *m = NULL;
+    int64_t began = clock_now_us(clock_real());
+
+    if (!cfg->model || !cfg->model[0])
+        return err_set(e, ERR_INVALID, "no model was named");
+    if (model_open(cfg->model, &m, e) < 0)
+        return -1;
+    int rc = load_model(cfg, m, conn, &l, e);
+    model_free(m);
+    if (rc < 0) {
+        engine_loaded_done(&l);
+        return -1;
+    }
+    l.ready.load_us = clock_now_us(clock_real()) - began;
+    *ret = l;
+    return 0;
+}
+
+void engine_loaded_done(struct engine_loaded *l)
+{
+    executor_free(l->x);
+    free(l->eog);
+    *l = (struct engine_loaded){0};
+}

@@ -1,0 +1,82 @@
+/* daemon/serve/engine_metrics.c - what happened in the engine, onto the shared page.
+ *
+ * The scheduler counts since its birth while the page outlives an engine, so counters
+ * get the difference since the last time. */
+#include "daemon/serve/engine_metrics.h"
+
+#include "daemon/serve/metrics.h"
+
+enum { WAIT_CAPACITY, WAIT_DEFERRED }; /* labels of WAITING_BY */
+
+void engine_metrics_add(struct engine_metrics *m, const struct gen_params *p, int n_ctx)
+{
+    int room = n_ctx - p->n_prompt;
+
+    metric_observe(m->page, M_REQ_MAX_GEN, p->max_tokens < room ? p->max_tokens : room);
+}
+
+void engine_metrics_step(struct engine_metrics *m, const struct step_done *d, int n_toks)
+{
+    double s = (double)(d->end_us - d->start_us) / 1e6;
+
+    metric_add(m->page, M_STEPS, 0, 1);
+    metric_add(m->page, M_STEP_SECONDS, 0, s);
+    metric_observe(m->page, M_STEP_TIME, s);
+    metric_observe(m->page, M_ITER_TOK, n_toks);
+}
+
+void engine_metrics_out(struct engine_metrics *m, const struct sched_out *o)
+{
+    if (o->kind != SCHED_OUT_FINISH || o->reason == FINISH_ERROR)
+        return;
+    metric_observe(m->page, M_QUEUE_TIME, (double)o->queue_us / 1e6);
+    metric_observe(m->page, M_PREFILL_TIME, (double)o->prefill_us / 1e6);
+    metric_observe(m->page, M_DECODE_TIME, (double)o->decode_us / 1e6);
+    metric_observe(m->page, M_INFER_TIME, (double)(o->prefill_us + o->decode_us) / 1e6);
+    metric_observe(m->page, M_REQ_PROMPT, o->n_prompt);
+    metric_observe(m->page, M_REQ_GEN, o->n_out);
+    metric_observe(m->page, M_REQ_PREFILL_KV, o->n_prompt - o->n_cached);
+    metric_observe(m->page, M_REQ_PREEMPTIONS, o->n_preempted);
+}
+
+void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
+{
+    struct sched_stats now;
+    const struct sched_stats *was = &m->last;
+
+    sched_stats(s, &now);
+    const struct {
+        int id;
+        uint64_t now, was;
+    } counters[] = {
+        {M_PROMPT_TOK, now.prompt_tok, was->prompt_tok},
+        {M_PROMPT_CACHED, now.cached_tok, was->cached_tok},
+        {M_PROMPT_RECOMPUTED, now.recomputed_tok, was->recomputed_tok},
+        {M_GEN_TOK, now.gen_tok, was->gen_tok},
+        {M_PREEMPTIONS, now.preemptions, was->preemptions},
+        {M_PREFIX_QUERIES, now.kv.query_tok, was->kv.query_tok},
+        {M_PREFIX_HITS, now.kv.hit_tok, was->kv.hit_tok},
+        {M_LATE, now.late, was->late},
+    };
+    const struct {
+        int id, label;
+        double v;
+    } gauges[] = {
+        {M_RUNNING, 0, now.running},
+        {M_WAITING, 0, now.waiting},
+        {M_WAITING_BY, WAIT_CAPACITY, now.waiting},
+        {M_WAITING_BY, WAIT_DEFERRED, 0},
+        {M_KV_USAGE, 0, (double)now.kv.n_used / (now.kv.n_blocks ? now.kv.n_blocks : 1)},
+        {M_KV_BLOCKS_FREE, 0, now.kv.n_free},
+        {M_KV_BLOCKS_CACHED, 0, now.kv.n_cached},
+        {M_KV_BLOCKS_USED, 0, now.kv.n_used},
+    };
+
+    for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
+        if (counters[i].now != counters[i].was)
+            metric_add(m->page, counters[i].id, 0,
+                       (double)(counters[i].now - counters[i].was));
+    for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
+        metric_set(m->page, gauges[i].id, gauges[i].label, gauges[i].v);
+    m->last = now;
+}
