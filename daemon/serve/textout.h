@@ -26,7 +26,7 @@ void textout_free(struct textout *o);
 struct textout_tok {
     struct step_token tok;
     size_t text_off;         /* bytes before it in the text of this choice */
-    size_t raw_off, raw_len; /* its bytes in textout_raw() */
+    size_t raw_off, raw_len; /* its bytes in *ret_raw of textout_take */
 };
 
 /* Take tokens; text that may be sent is appended to out. True when a stop string was
@@ -38,7 +38,8 @@ void textout_end(struct textout *o, struct buf *out);
 bool textout_stopped(const struct textout *o);
 /* Tokens that count in usage: all up to the one that completed the stop. */
 int textout_n_tokens(const struct textout *o);
-/* Tokens whose text was released and not yet taken: borrowed until the next push. */
+/* Tokens whose text was released and not yet taken: borrowed until the next push or end,
+ * which drops them. Tokens that a stop cut off wholly are never among them. */
 size_t textout_take(struct textout *o, const struct textout_tok **ret,
                     const char **ret_raw);
 

@@ -37,8 +37,9 @@ void tok_ids_done(struct tok_ids *ids);
 void tok_ids_add(struct tok_ids *ids, int32_t id);
 
 /* Append the ids of text[0..n). Text must be valid UTF-8 or its bad bytes are encoded as
- * bytes. max_ids stops early with ERR_CONTEXT (0 = no limit). *cancel (may be NULL) set
- * by another thread ends the call with ERR_CANCELED. */
+ * bytes. TOK_ADD_BOS puts the bos id first if the model asks for one. ERR_CONTEXT as soon
+ * as *out would hold more than max_ids (0 = no limit). *cancel (may be NULL) set by
+ * another thread ends the call with ERR_CANCELED. On failure *out is as before. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
                      size_t max_ids, const atomic_bool *cancel, struct tok_ids *out,
                      struct err *e);
@@ -53,7 +54,7 @@ void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n,
 int tokenizer_n_vocab(const struct tokenizer *t);
 int32_t tokenizer_bos(const struct tokenizer *t); /* -1 when none */
 bool tokenizer_add_bos(const struct tokenizer *t);
-/* End-of-generation ids (eos, eot, eom ...); *ret_n of them, borrowed. */
+/* End-of-generation ids (eos, eot, eom ...), eos first when there is one; borrowed. */
 const int32_t *tokenizer_eog(const struct tokenizer *t, size_t *ret_n);
 bool tokenizer_is_control(const struct tokenizer *t, int32_t id);
 int32_t tokenizer_find(const struct tokenizer *t, const char *piece); /* exact, or -1 */
