@@ -50,8 +50,8 @@ struct attn_scratch {
 
 const struct attn_kern *attn_kern_get(enum cpu_isa isa, enum dtype type)
 {
-    (void)isa;
-    (void)type;
+    if (isa == CPU_ISA_AVX512)
+        return type == DT_BF16 ? &attn_kern_avx512_bf16 : &attn_kern_avx512_f16;
     return &attn_kern_portable;
 }
 

@@ -116,9 +116,9 @@ static void scatter(const struct kv_layout *l, char *block, int layer, int head,
     uint16_t *vb = (uint16_t *)(block + kv_head_off(l, layer, 1, head));
     int pad = kv_pad_dim(l->head_dim);
 
-    for (int i = 0; i < l->head_dim; i++)
+    for (int i = 0; i < pad; i++)
         kb[kv_k_index(l->type, tok, i)] = k[i];
-    for (int i = 0; i < l->head_dim; i++)
+    for (int i = 0; i < pad; i++)
         vb[kv_v_index(l->type, pad, tok, i)] = v[i];
 }
 
@@ -147,6 +147,8 @@ static void rope_row(const struct rope_job *job, int row)
     float kr[KV_MAX_HEAD_DIM];
     uint16_t kh[KV_MAX_HEAD_DIM], vh[KV_MAX_HEAD_DIM];
 
+    memset(kh + d, 0, sizeof(*kh) * (size_t)(kv_pad_dim(d) - d));
+    memset(vh + d, 0, sizeof(*vh) * (size_t)(kv_pad_dim(d) - d));
     for (int h = 0; h < o->n_head; h++)
         rope_head(job, q + h * d, cs, cpu_vec(o->q_norm));
     for (int h = 0; h < o->n_kv_head; h++) {

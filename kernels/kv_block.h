@@ -2,7 +2,7 @@
  *
  * The order is that of the attention kernels: BF16 pairs up what the pairwise dot product
  * multiplies (two dimensions of K, two positions of V), F16 is plain. Dimensions are
- * padded to 16; the padding holds zeros from the arena's birth on and stays so.
+ * padded to 16; rope_store writes zeros there.
  *
  *   BF16  K [dim/2][16 tok][2 dim]   V [tok/2][dim][2 tok]
  *   F16   K [dim][16 tok]            V [tok][dim]
