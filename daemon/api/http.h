@@ -14,6 +14,7 @@
 
 struct err;
 struct http;
+struct loop;
 struct metric_page;
 struct router;
 struct store;
@@ -27,18 +28,23 @@ struct http_cfg {
     const char *version;
     int64_t start_us;
     const char *system_json; /* show topology: the CPU device, from main */
+    struct loop *loop;       /* the control thread's, asked for a pass by healthz; NULL */
 };
 
-/* Borrows router, page and store-free snapshots only; starts its threads. */
+/* Borrows router, page, loop and the strings of cfg until http_stop; starts its threads.
+ */
 int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page *page,
                struct http **ret, struct err *e);
 int http_port(const struct http *h); /* the TCP port bound, 0 when none */
-/* No new connections or requests; running streams go on. */
+/* No new inference: 503 with Retry-After. Running requests, health and control go on. */
 void http_drain(struct http *h);
 /* Streams and requests still open. */
 int http_active(const struct http *h);
-/* Resume all, close, join. */
+/* Ends every request (answer or error frame), closes, joins and frees. Sinks of requests
+ * that still run stay valid until their finish. Call it with the control loop stopped or
+ * from its thread; the router must still be there. */
 void http_stop(struct http *h);
 /* Progress of every HTTP thread since the last call, for healthz and the watchdog. */
 bool http_alive(struct http *h);
+
 #endif

@@ -1,0 +1,207 @@
+/* daemon/api/conn.c - one HTTP request between the threads that serve it.
+ *
+ * Life: conn_new at the headers; body gathered by the HTTP thread; then either answered
+ * on the spot or parked while a worker and later the control thread fill answer or out;
+ * the HTTP thread takes it from there. The `completed` callback of the server marks it
+ * finished and lets the owner go. */
+#include "daemon/api/conn.h"
+
+#include <microhttpd.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "daemon/api/answer.h"
+#include "daemon/api/server.h"
+#include "daemon/api/sse.h"
+#include "daemon/api/watch.h"
+#include "daemon/ctrl/router.h"
+#include "daemon/serve/metrics.h"
+
+struct conn *conn_new(struct http *h, struct MHD_Connection *mhd, struct sock *sock)
+{
+    struct conn *c = xcalloc(1, sizeof(*c));
+
+    http_ref(h);
+    c->h = h;
+    c->mhd = mhd;
+    c->sock = sock;
+    c->out_cap = CONN_OUT_CAP;
+    c->start_us = clock_now_us(clock_real());
+    atomic_init(&c->refs, 1);
+    atomic_init(&c->cancel, false);
+    pthread_mutex_init(&c->lock, NULL);
+    buf_init(&c->body, 0);
+    buf_init(&c->answer, 0);
+    buf_init(&c->out, 0);
+    return c;
+}
+
+struct conn *conn_ref(struct conn *c)
+{
+    atomic_fetch_add(&c->refs, 1);
+    return c;
+}
+
+void conn_unref(struct conn *c)
+{
+    if (!c || atomic_fetch_sub(&c->refs, 1) != 1)
+        return;
+    conn_drop_body(c);
+    buf_done(&c->answer);
+    buf_done(&c->out);
+    pthread_mutex_destroy(&c->lock);
+    free(c->tail);
+    http_unref(c->h);
+    free(c);
+}
+
+void conn_drop_body(struct conn *c)
+{
+    atomic_fetch_sub(&c->h->body_bytes, c->body_counted);
+    c->body_counted = 0;
+    buf_done(&c->body);
+    buf_init(&c->body, 0);
+}
+
+bool conn_park(struct conn *c)
+{
+    bool park;
+
+    pthread_mutex_lock(&c->lock);
+    park = !c->ready && !c->gone && !atomic_load(&c->h->stopping);
+    c->ready = false;
+    if (park) {
+        c->suspended = true;
+        MHD_suspend_connection(c->mhd);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return park;
+}
+
+void conn_wake(struct conn *c)
+{
+    c->ready = true;
+    if (!c->suspended || !c->mhd)
+        return;
+    c->suspended = false;
+    MHD_resume_connection(c->mhd);
+}
+
+void conn_answer_locked(struct conn *c, int status, const char *content_type,
+                        struct buf *body)
+{
+    if (c->answered || c->streaming || c->finished) {
+        buf_clear(body);
+        return;
+    }
+    c->answered = true;
+    c->status = status;
+    c->content_type = content_type;
+    buf_done(&c->answer);
+    c->answer = *body;
+    buf_init(body, 0);
+    conn_wake(c);
+}
+
+void conn_answer_err_locked(struct conn *c, const struct err *e)
+{
+    struct buf b;
+    int status = err_status(e->code);
+
+    buf_init(&b, 0);
+    answer_error(&b, e);
+    if (status == 429 || status == 503)
+        c->retry_after_s = router_retry_after(c->h->router);
+    if (e->code == ERR_BUSY)
+        http_count(c->h, M_REJECTIONS, 0, 1);
+    conn_answer_locked(c, status, "application/json", &b);
+    buf_done(&b);
+}
+
+void conn_answer(struct conn *c, int status, const char *content_type, struct buf *body)
+{
+    pthread_mutex_lock(&c->lock);
+    conn_answer_locked(c, status, content_type, body);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void conn_answer_err(struct conn *c, const struct err *e)
+{
+    pthread_mutex_lock(&c->lock);
+    conn_answer_err_locked(c, e);
+    pthread_mutex_unlock(&c->lock);
+}
+
+bool conn_flush(struct conn *c)
+{
+    if (c->finished || c->gone || c->overrun) {
+        buf_clear(&c->out);
+        c->out_off = 0;
+        return false;
+    }
+    if (c->out.len - c->out_off > c->out_cap) {
+        c->overrun = true;
+        buf_clear(&c->out);
+        c->out_off = 0;
+        watch_kill(c->h->watch, c->sock);
+        conn_wake(c);
+        return false;
+    }
+    c->streaming = true;
+    conn_wake(c);
+    return true;
+}
+
+void conn_end_locked(struct conn *c)
+{
+    c->stream_end = true;
+    conn_wake(c);
+}
+
+bool conn_set_owner(struct conn *c, const struct conn_owner *o)
+{
+    bool ok;
+
+    pthread_mutex_lock(&c->lock);
+    ok = !c->gone && !c->finished;
+    if (ok)
+        c->owner = *o;
+    pthread_mutex_unlock(&c->lock);
+    return ok;
+}
+
+void conn_gone(struct conn *c)
+{
+    struct conn_owner o = {0};
+
+    atomic_store(&c->cancel, true);
+    pthread_mutex_lock(&c->lock);
+    if (!c->gone) {
+        c->gone = true;
+        o = c->owner;
+        conn_wake(c);
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (o.gone)
+        o.gone(o.arg);
+}
+
+void conn_abort(struct conn *c, const struct err *e)
+{
+    struct conn_owner o;
+
+    atomic_store(&c->cancel, true);
+    pthread_mutex_lock(&c->lock);
+    o = c->owner;
+    if (c->streaming && !c->stream_end) {
+        sse_error(e, &c->out);
+        conn_flush(c);
+        conn_end_locked(c);
+    } else if (!c->streaming) {
+        conn_answer_err_locked(c, e);
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (o.gone)
+        o.gone(o.arg);
+}

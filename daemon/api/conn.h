@@ -1,0 +1,101 @@
+/* daemon/api/conn.h - one HTTP request: its body, its answer or stream, its wake-up.
+ *
+ * Three kinds of threads meet here: the HTTP thread that owns the connection, a worker
+ * that parses, the control thread whose callbacks bring tokens. One lock and one pair of
+ * flags decide who sleeps and who wakes: `ready` (something to send) and `suspended` (the
+ * connection is off the poll set). Only conn_park suspends, only conn_wake resumes, both
+ * under the lock, so neither happens twice and none is lost.
+ *
+ * Reference counted: the connection holds one until it completed, jobs and generations
+ * hold theirs. After completion everything written is dropped. */
+#ifndef API_CONN_H
+#define API_CONN_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+
+struct MHD_Connection;
+struct http;
+struct route;
+struct sock;
+
+enum { CONN_OUT_CAP = 1 << 20 }; /* unread bytes of one stream before it is dropped */
+
+/* Who works for this request. gone: the client left or the server stops (any thread, no
+ * lock held, perhaps twice). release: the connection needs the owner no more. */
+struct conn_owner {
+    void (*gone)(void *arg);
+    void (*release)(void *arg);
+    void *arg;
+};
+
+struct conn {
+    struct http *h;
+    struct MHD_Connection *mhd; /* NULL once completed */
+    struct sock *sock;
+    const struct route *route;
+    char *tail; /* what a path ending in * matched */
+    char req_id[72];
+    bool local;      /* came over the UNIX socket */
+    bool dispatched; /* HTTP thread only */
+    bool drop_body;  /* answer is known: read the body only to be heard */
+    bool inference;
+    bool unread; /* answered with the body still to come: close after it */
+    uint64_t body_seen;
+    size_t body_counted; /* bytes of body on the server's account */
+    struct err early;    /* answer after the body, when code is not OK */
+    const char *allow;
+    struct buf body;
+    int64_t start_us;   /* request complete at the socket */
+    atomic_bool cancel; /* long work looks at it */
+    atomic_int refs;
+
+    pthread_mutex_t lock; /* all below */
+    bool ready, suspended, gone, finished;
+    bool answered, streaming, stream_end, stream_cut, overrun;
+    int status, retry_after_s;
+    const char *content_type;
+    struct buf answer;
+    struct buf out; /* frames not yet taken by the HTTP thread */
+    size_t out_off, out_cap;
+    int firsts; /* first tokens in out: time them when they are taken */
+    struct conn_owner owner;
+};
+
+struct conn *conn_new(struct http *h, struct MHD_Connection *mhd, struct sock *sock);
+void conn_drop_body(struct conn *c); /* parsed: give the memory back */
+struct conn *conn_ref(struct conn *c);
+void conn_unref(struct conn *c); /* NULL allowed */
+
+/* HTTP thread: true when there is nothing to send and the connection is now suspended. */
+bool conn_park(struct conn *c);
+/* Any thread, lock held. */
+void conn_wake(struct conn *c);
+
+/* Whole answers; the first wins. body is emptied. Any thread, lock not held. */
+void conn_answer(struct conn *c, int status, const char *content_type, struct buf *body);
+void conn_answer_err(struct conn *c, const struct err *e);
+/* The same with the lock held. */
+void conn_answer_locked(struct conn *c, int status, const char *content_type,
+                        struct buf *body);
+void conn_answer_err_locked(struct conn *c, const struct err *e);
+
+/* Streams, lock held: append to c->out, then conn_flush. It starts the answer, wakes the
+ * reader and drops a stream whose reader is too slow; false when nobody will read. */
+bool conn_flush(struct conn *c);
+void conn_end_locked(struct conn *c);
+
+/* False when the client has gone already; then neither is ever called. */
+bool conn_set_owner(struct conn *c, const struct conn_owner *o);
+/* The client is gone or the server stops: cancel the owner's work and wake. */
+void conn_gone(struct conn *c);
+/* Stop of the server: an answer or an error frame, then the end. */
+void conn_abort(struct conn *c, const struct err *e);
+
+#endif

@@ -1,0 +1,250 @@
+/* daemon/api/control.c - the handlers behind llmctl, on the UNIX socket only.
+ *
+ * One JSON object each, made from snapshots. Names here are what `llmctl -j` prints, so
+ * they are kept: members are added, not renamed. Times are seconds. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "daemon/api/conn.h"
+#include "daemon/api/route.h"
+#include "daemon/api/server.h"
+#include "daemon/ctrl/router.h"
+#include "daemon/serve/metrics.h"
+#include "daemon/serve/tokenizer.h"
+
+enum { MAX_INSTANCES = 64, MAX_MODELS = 64, MAX_REQUESTS = 4096, MAX_PAGES = 64 };
+
+static double since_s(int64_t us)
+{
+    return (double)(clock_now_us(clock_real()) - us) / 1e6;
+}
+
+static void open_reply(struct jw *w, struct buf *b)
+{
+    buf_init(b, 0);
+    jw_init(w, b);
+    jw_obj(w);
+}
+
+static void send_reply(struct conn *c, struct jw *w, struct buf *b)
+{
+    jw_obj_end(w);
+    conn_answer(c, 200, "application/json", b);
+    buf_done(b);
+}
+
+static void put_instance(struct jw *w, const struct instance_status *s)
+{
+    jw_obj(w);
+    jw_kstr(w, "name", s->name);
+    jw_kstr(w, "model", s->model);
+    jw_kstr(w, "state", instance_state_name(s->state));
+    jw_knum(w, "state_s", since_s(s->since_us));
+    jw_knum(w, "loaded", s->load_done);
+    jw_kstr(w, "error", s->error[0] ? s->error : NULL);
+    if (s->state == INSTANCE_BACKOFF)
+        jw_knum(w, "retry_in_s", -since_s(s->retry_at_us));
+    jw_kint(w, "pid", s->pid);
+    jw_kint(w, "restarts", s->restarts);
+    jw_kstr(w, "mode", s->mode);
+    jw_kstr(w, "isa", s->isa);
+    jw_kint(w, "threads", s->n_threads);
+    jw_kint(w, "context", s->n_ctx);
+    jw_knum(w, "load_s", (double)s->load_us / 1e6);
+    jw_kint(w, "running", s->running);
+    jw_kint(w, "waiting", s->waiting);
+    jw_kstr(w, "kv_type", s->kv_type);
+    jw_kint(w, "kv_block_tokens", s->block_tok);
+    jw_kint(w, "kv_blocks", s->n_blocks);
+    jw_kint(w, "kv_blocks_used", s->kv_used);
+    jw_kint(w, "kv_blocks_cached", s->kv_cached);
+    jw_kint(w, "kv_bytes", (int64_t)s->kv_bytes);
+    jw_kint(w, "weight_bytes", (int64_t)s->weight_bytes);
+    jw_kint(w, "scratch_bytes", (int64_t)s->scratch_bytes);
+    jw_obj_end(w);
+}
+
+void control_status(struct conn *c)
+{
+    struct instance_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
+    struct err e;
+    struct buf b;
+    struct jw w;
+    int n;
+
+    open_reply(&w, &b);
+    jw_kstr(&w, "version", c->h->version);
+    jw_kint(&w, "pid", getpid());
+    jw_knum(&w, "uptime_s", since_s(c->h->cfg.start_us));
+    if (atomic_load(&c->h->draining)) {
+        jw_kbool(&w, "ready", false);
+        jw_kstr(&w, "reason", "the server is stopping");
+    } else if (router_ready(c->h->router, &e) < 0) {
+        jw_kbool(&w, "ready", false);
+        jw_kstr(&w, "reason", e.msg);
+    } else {
+        jw_kbool(&w, "ready", true);
+        jw_knull(&w, "reason");
+    }
+    jw_kbool(&w, "emulated", false);
+    jw_kstr(&w, "listen", c->h->cfg.listen);
+    jw_kint(&w, "port", c->h->port);
+    jw_kint(&w, "connections", atomic_load(&c->h->connections));
+    jw_kint(&w, "requests", atomic_load(&c->h->active));
+    jw_key(&w, "instances");
+    jw_arr(&w);
+    n = router_instances(c->h->router, s, MAX_INSTANCES);
+    for (int i = 0; i < n; i++)
+        put_instance(&w, &s[i]);
+    jw_arr_end(&w);
+    free(s);
+    send_reply(c, &w, &b);
+}
+
+void control_models(struct conn *c)
+{
+    const struct served *models[MAX_MODELS];
+    int n = router_models(c->h->router, models, MAX_MODELS);
+    struct buf b;
+    struct jw w;
+
+    open_reply(&w, &b);
+    jw_key(&w, "models");
+    jw_arr(&w);
+    for (int i = 0; i < n; i++) {
+        const struct served *m = models[i];
+
+        jw_obj(&w);
+        jw_kstr(&w, "name", m->name);
+        jw_kstr(&w, "family", m->family);
+        jw_kstr(&w, "type", m->main_type);
+        jw_kstr(&w, "format", m->format);
+        jw_kint(&w, "parameters", (int64_t)m->n_params);
+        jw_kint(&w, "bytes", (int64_t)m->file_bytes);
+        jw_kint(&w, "context", m->n_ctx);
+        jw_kint(&w, "vocabulary", m->n_vocab);
+        jw_kstr(&w, "template", template_name(m->chat));
+        jw_kstr(&w, "tokenizer", tokenizer_kind(m->tok));
+        jw_kstr(&w, "path", m->path);
+        jw_obj_end(&w);
+        router_unref(c->h->router, m);
+    }
+    jw_arr_end(&w);
+    send_reply(c, &w, &b);
+}
+
+void control_requests(struct conn *c)
+{
+    struct request_status *s = xcalloc(MAX_REQUESTS, sizeof(*s));
+    int n = router_requests(c->h->router, s, MAX_REQUESTS);
+    struct buf b;
+    struct jw w;
+
+    open_reply(&w, &b);
+    jw_key(&w, "requests");
+    jw_arr(&w);
+    for (int i = 0; i < n; i++) {
+        jw_obj(&w);
+        jw_kint(&w, "id", (int64_t)s[i].id);
+        jw_kstr(&w, "request", s[i].label);
+        jw_kstr(&w, "model", s[i].model);
+        jw_kint(&w, "prompt_tokens", s[i].n_prompt);
+        jw_kint(&w, "output_tokens", s[i].n_out);
+        jw_kint(&w, "max_tokens", s[i].max_tokens);
+        jw_knum(&w, "age_s", (double)s[i].age_us / 1e6);
+        if (s[i].ttft_us < 0)
+            jw_knull(&w, "ttft_s");
+        else
+            jw_knum(&w, "ttft_s", (double)s[i].ttft_us / 1e6);
+        jw_obj_end(&w);
+    }
+    jw_arr_end(&w);
+    free(s);
+    send_reply(c, &w, &b);
+}
+
+static double page_sum(struct metric_page *const *pages, int n, int id, int label)
+{
+    double v = 0;
+
+    for (int i = 0; i < n; i++)
+        v += metric_get(pages[i], id, label);
+    return v;
+}
+
+/* One row a sample; histograms as count, sum and three quantiles of the fullest page (a
+ * histogram is written by one program only). */
+static void put_metric(struct jw *w, int id, int label, struct metric_page *const *pages,
+                       int n)
+{
+    const struct metric_def *d = &metrics_defs[id];
+    struct metric_page *best = pages[0];
+
+    jw_obj(w);
+    jw_kstr(w, "name", d->name);
+    jw_kstr(w, "label", d->label ? d->values[label] : NULL);
+    if (d->kind != METRIC_HISTOGRAM) {
+        jw_knum(w, "value", page_sum(pages, n, id, label));
+        jw_obj_end(w);
+        return;
+    }
+    for (int i = 1; i < n; i++)
+        if (metric_get(pages[i], id, 0) > metric_get(best, id, 0))
+            best = pages[i];
+    jw_knum(w, "count", metric_get(best, id, 0));
+    jw_knum(w, "sum", metric_sum(best, id));
+    jw_knum(w, "p50", metric_quantile(best, id, 0.5));
+    jw_knum(w, "p95", metric_quantile(best, id, 0.95));
+    jw_knum(w, "p99", metric_quantile(best, id, 0.99));
+    jw_obj_end(w);
+}
+
+void control_metrics(struct conn *c)
+{
+    struct metric_page *pages[MAX_PAGES];
+    int n = router_pages_get(c->h->router, pages, MAX_PAGES);
+    struct buf b;
+    struct jw w;
+
+    open_reply(&w, &b);
+    jw_key(&w, "metrics");
+    jw_arr(&w);
+    for (int id = 0; id < METRICS_N && n > 0; id++) {
+        const struct metric_def *d = &metrics_defs[id];
+
+        if (!d->label)
+            put_metric(&w, id, 0, pages, n);
+        for (int v = 0; d->label && d->values[v]; v++)
+            put_metric(&w, id, v, pages, n);
+    }
+    jw_arr_end(&w);
+    router_pages_put(c->h->router);
+    send_reply(c, &w, &b);
+}
+
+void control_topology(struct conn *c)
+{
+    struct buf b;
+
+    buf_init(&b, 0);
+    buf_puts(&b, c->h->system_json);
+    conn_answer(c, 200, "application/json", &b);
+    buf_done(&b);
+}
+
+void control_version(struct conn *c)
+{
+    struct buf b;
+    struct jw w;
+
+    open_reply(&w, &b);
+    jw_kstr(&w, "program", "llmrackd");
+    jw_kstr(&w, "version", c->h->version);
+    send_reply(c, &w, &b);
+}

@@ -1,0 +1,585 @@
+/* daemon/api/gen.c - the generations of one request.
+ *
+ * Life: gen_start makes the object with one reference for the connection, one for itself
+ * and one for each choice that the router accepted; a choice's finish drops its own. So
+ * sinks outlive a client that leaves, and the connection outlives nothing it does not
+ * need. Cancelling is asked for by id and confirmed by the finish, which always comes. */
+#include "daemon/api/gen.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "daemon/api/answer.h"
+#include "daemon/api/conn.h"
+#include "daemon/api/logprobs.h"
+#include "daemon/api/params.h"
+#include "daemon/api/server.h"
+#include "daemon/api/sse.h"
+#include "daemon/ctrl/router.h"
+#include "daemon/serve/metrics.h"
+#include "daemon/serve/textout.h"
+
+struct choice {
+    struct gen *g;
+    int index, prompt;
+    uint64_t id; /* 0 until the router named it */
+    bool begun, ended;
+    const char *reason;
+    struct textout *out;
+    struct buf text; /* whole answers; streams that need offsets */
+    size_t echo_bytes, echo_chars, seen_bytes, seen_chars;
+    struct logprobs lp;
+    int n_scored, n_out, n_prompt, n_cached;
+    int64_t first_us, last_us;
+};
+
+struct gen {
+    atomic_int refs;
+    struct conn *c;
+    struct http *h;
+    struct params *p;
+    const struct served *m;
+    struct tok_ids *prompts;
+    int *max_tokens;
+    int n_prompts, n_choices, n_left;
+    bool chat, failed, keep_text;
+    char id[48], fingerprint[64];
+    int64_t created_s;
+    struct sse sse;
+    struct buf scratch;
+    struct choice choices[];
+};
+
+static void gen_unref(struct gen *g)
+{
+    if (atomic_fetch_sub(&g->refs, 1) != 1)
+        return;
+    for (int i = 0; i < g->n_choices; i++) {
+        textout_free(g->choices[i].out);
+        buf_done(&g->choices[i].text);
+        logprobs_done(&g->choices[i].lp);
+    }
+    for (int i = 0; i < g->n_prompts; i++)
+        tok_ids_done(&g->prompts[i]);
+    free(g->prompts);
+    free(g->max_tokens);
+    buf_done(&g->scratch);
+    sse_done(&g->sse);
+    router_unref(g->h->router, g->m);
+    params_free(g->p);
+    conn_unref(g->c);
+    http_unref(g->h);
+    free(g);
+}
+
+/* ---- cancelling ---- */
+
+static void cancel_choice(struct choice *ch)
+{
+    uint64_t id;
+
+    pthread_mutex_lock(&ch->g->c->lock);
+    id = ch->ended ? 0 : ch->id;
+    pthread_mutex_unlock(&ch->g->c->lock);
+    if (id)
+        router_cancel(ch->g->h->router, id);
+}
+
+static void cancel_all(struct gen *g)
+{
+    for (int i = 0; i < g->n_choices; i++)
+        cancel_choice(&g->choices[i]);
+}
+
+static void on_gone(void *arg)
+{
+    struct gen *g = arg;
+    bool counts;
+
+    pthread_mutex_lock(&g->c->lock);
+    counts = g->n_left > 0 && !g->failed;
+    g->failed = true;
+    pthread_mutex_unlock(&g->c->lock);
+    if (counts)
+        http_count(g->h, M_CANCELED, 0, 1);
+    cancel_all(g);
+}
+
+static void on_release(void *arg) { gen_unref(arg); }
+
+/* Lock held. The first failure is what the client learns. */
+static void fail(struct gen *g, const struct err *e)
+{
+    if (g->failed)
+        return;
+    g->failed = true;
+    if (!g->c->streaming) {
+        conn_answer_err_locked(g->c, e);
+        return;
+    }
+    sse_error(e, &g->c->out);
+    conn_flush(g->c);
+    conn_end_locked(g->c);
+}
+
+/* ---- text of a choice ---- */
+
+static size_t count_chars(const char *p, size_t n)
+{
+    size_t chars = 0;
+
+    for (size_t i = 0; i < n; i++)
+        chars += ((unsigned char)p[i] & 0xc0) != 0x80;
+    return chars;
+}
+
+/* Where byte `off` of the generated text is, in characters of the whole text. */
+static size_t char_offset(struct choice *ch, size_t off)
+{
+    size_t at = ch->echo_bytes + off;
+
+    if (at > ch->text.len)
+        at = ch->text.len;
+    if (at > ch->seen_bytes) {
+        ch->seen_chars += count_chars(ch->text.p + ch->seen_bytes, at - ch->seen_bytes);
+        ch->seen_bytes = at;
+    }
+    return ch->seen_chars;
+}
+
+/* Take what textout released into the log-probabilities, then into a frame or the text.
+ */
+static void emit(struct choice *ch)
+{
+    struct gen *g = ch->g;
+    const struct textout_tok *toks;
+    const char *raw;
+    size_t n = textout_take(ch->out, &toks, &raw);
+
+    if (g->keep_text && g->scratch.len)
+        buf_add(&ch->text, g->scratch.p, g->scratch.len);
+    for (size_t i = 0; g->p->logprobs && i < n; i++)
+        logprobs_add(&ch->lp, &toks[i].tok, raw + toks[i].raw_off, toks[i].raw_len,
+                     g->chat ? 0 : char_offset(ch, toks[i].text_off), true);
+    if (!g->p->stream || !(g->scratch.len || ch->lp.n))
+        return;
+    sse_text(&g->sse, ch->index, g->scratch.len ? g->scratch.p : "", g->scratch.len,
+             g->p->logprobs ? &ch->lp : NULL, &g->c->out);
+}
+
+/* ---- the prompt, when it is to be part of the answer ---- */
+
+static void add_prompt_token(struct choice *ch, const struct step_token *t, int at,
+                             bool scored)
+{
+    struct gen *g = ch->g;
+    struct buf piece, text;
+
+    buf_init(&piece, 0);
+    buf_init(&text, 0);
+    tokenizer_piece(g->m->tok, t->id, at == 0, true, &piece);
+    tokenizer_piece(g->m->tok, t->id, at == 0, false, &text);
+    logprobs_add(&ch->lp, t, piece.len ? piece.p : "", piece.len, ch->echo_chars, scored);
+    ch->echo_chars += count_chars(text.p, text.len);
+    buf_done(&piece);
+    buf_done(&text);
+}
+
+static void add_scored(struct choice *ch, const struct step_token *toks, int n)
+{
+    struct step_token first = {.id = ch->g->prompts[ch->prompt].v[0]};
+
+    if (ch->n_scored == 0)
+        add_prompt_token(ch, &first, ch->n_scored++, false);
+    for (int i = 0; i < n; i++)
+        add_prompt_token(ch, &toks[i], ch->n_scored++, true);
+}
+
+static void echo(struct choice *ch)
+{
+    struct gen *g = ch->g;
+    const struct params_prompt *p = &g->p->prompts[ch->prompt];
+    const struct tok_ids *ids = &g->prompts[ch->prompt];
+    struct buf text;
+
+    if (g->p->logprobs && ch->n_scored == 0)
+        add_scored(ch, NULL, 0);
+    buf_init(&text, 0);
+    if (p->text)
+        buf_add(&text, p->text, p->n);
+    else
+        tokenizer_decode(g->m->tok, ids->v, ids->n, false, &text);
+    ch->echo_bytes = ch->seen_bytes = text.len;
+    ch->seen_chars = count_chars(text.p, text.len);
+    if (g->keep_text && text.len)
+        buf_add(&ch->text, text.p, text.len);
+    if (g->p->stream) {
+        g->c->out_cap += text.len * 8; /* its own size is no sign of a slow reader */
+        sse_text(&g->sse, ch->index, text.len ? text.p : "", text.len,
+                 g->p->logprobs ? &ch->lp : NULL, &g->c->out);
+    }
+    buf_done(&text);
+}
+
+static void begin(struct choice *ch)
+{
+    struct gen *g = ch->g;
+
+    if (ch->begun)
+        return;
+    ch->begun = true;
+    if (g->chat && g->p->stream)
+        sse_role(&g->sse, ch->index, &g->c->out);
+    if (g->p->echo)
+        echo(ch);
+}
+
+/* ---- sinks: control thread ---- */
+
+static void time_tokens(struct choice *ch, int n)
+{
+    struct gen *g = ch->g;
+    int64_t now = clock_now_us(clock_real());
+
+    if (ch->first_us)
+        http_observe(g->h, M_ITL, (double)(now - ch->last_us) / 1e6);
+    else {
+        ch->first_us = now;
+        if (g->p->stream)
+            g->c->firsts++;
+        else
+            http_observe(g->h, M_TTFT, (double)(now - g->c->start_us) / 1e6);
+    }
+    ch->last_us = now;
+    ch->n_out += n;
+}
+
+static void on_tokens(void *arg, const struct step_token *toks, int n, bool scored)
+{
+    struct choice *ch = arg;
+    struct gen *g = ch->g;
+    bool stopped = false;
+
+    pthread_mutex_lock(&g->c->lock);
+    if (g->failed || g->c->gone || g->c->finished || textout_stopped(ch->out)) {
+        pthread_mutex_unlock(&g->c->lock);
+        return;
+    }
+    if (scored) {
+        add_scored(ch, toks, n);
+    } else {
+        time_tokens(ch, n);
+        begin(ch);
+        if (g->max_tokens[ch->prompt] > 0) {
+            buf_clear(&g->scratch);
+            stopped = textout_push(ch->out, toks, n, &g->scratch);
+            emit(ch);
+        }
+        if (g->p->stream)
+            conn_flush(g->c);
+    }
+    pthread_mutex_unlock(&g->c->lock);
+    if (stopped)
+        cancel_choice(ch);
+}
+
+static void usage_of(const struct gen *g, struct answer_usage *u)
+{
+    *u = (struct answer_usage){0};
+    for (int i = 0; i < g->n_choices; i++) {
+        const struct choice *ch = &g->choices[i];
+
+        u->completion += ch->n_out;
+        if (i % (int)g->p->n)
+            continue;
+        u->prompt += ch->n_prompt;
+        u->cached += ch->n_cached;
+    }
+}
+
+static void whole_choice(struct choice *ch, struct jw *w)
+{
+    const struct gen *g = ch->g;
+    const char *text = ch->text.len ? ch->text.p : "";
+    struct buf lp;
+
+    jw_obj(w);
+    jw_kint(w, "index", ch->index);
+    if (g->chat) {
+        jw_key(w, "message");
+        jw_obj(w);
+        jw_kstr(w, "role", "assistant");
+        jw_key(w, "content");
+        jw_strn(w, text, ch->text.len);
+        jw_knull(w, "refusal");
+        jw_obj_end(w);
+    } else {
+        jw_key(w, "text");
+        jw_strn(w, text, ch->text.len);
+    }
+    jw_key(w, "logprobs");
+    if (g->p->logprobs) {
+        buf_init(&lp, 0);
+        logprobs_write(&ch->lp, &lp);
+        jw_raw(w, lp.p);
+        buf_done(&lp);
+    } else {
+        jw_null(w);
+    }
+    jw_kstr(w, "finish_reason", ch->reason);
+    jw_obj_end(w);
+}
+
+static void whole(struct gen *g)
+{
+    struct answer_usage u;
+    struct buf b;
+    struct jw w;
+
+    buf_init(&b, 0);
+    jw_init(&w, &b);
+    jw_obj(&w);
+    jw_kstr(&w, "id", g->id);
+    jw_kstr(&w, "object", g->chat ? "chat.completion" : "text_completion");
+    jw_kint(&w, "created", g->created_s);
+    jw_kstr(&w, "model", g->m->name);
+    jw_key(&w, "choices");
+    jw_arr(&w);
+    for (int i = 0; i < g->n_choices; i++)
+        whole_choice(&g->choices[i], &w);
+    jw_arr_end(&w);
+    usage_of(g, &u);
+    answer_usage(&w, &u);
+    jw_kstr(&w, "system_fingerprint", g->fingerprint);
+    jw_obj_end(&w);
+    conn_answer_locked(g->c, 200, "application/json", &b);
+    buf_done(&b);
+}
+
+static void complete(struct gen *g)
+{
+    struct answer_usage u;
+
+    if (!g->p->stream) {
+        whole(g);
+        return;
+    }
+    if (g->p->include_usage) {
+        usage_of(g, &u);
+        sse_usage(&g->sse, &u, &g->c->out);
+    }
+    sse_end(&g->c->out);
+    conn_flush(g->c);
+    conn_end_locked(g->c);
+}
+
+static void finish_text(struct choice *ch)
+{
+    struct gen *g = ch->g;
+
+    begin(ch);
+    buf_clear(&g->scratch);
+    if (!textout_stopped(ch->out))
+        textout_end(ch->out, &g->scratch);
+    emit(ch);
+    if (!g->p->stream)
+        return;
+    sse_finish(&g->sse, ch->index, ch->reason, &g->c->out);
+    conn_flush(g->c);
+}
+
+static void count_finish(struct choice *ch, enum finish_reason reason)
+{
+    struct gen *g = ch->g;
+
+    http_count(g->h, M_SUCCESS, (int)reason, 1);
+    if (reason != FINISH_STOP && reason != FINISH_LENGTH)
+        return;
+    http_observe(g->h, M_E2E,
+                 (double)(clock_now_us(clock_real()) - g->c->start_us) / 1e6);
+    if (ch->n_out > 1)
+        http_observe(g->h, M_TPOT,
+                     (double)(ch->last_us - ch->first_us) / 1e6 / (ch->n_out - 1));
+}
+
+static void on_finish(void *arg, const struct gen_finish *f)
+{
+    struct choice *ch = arg;
+    struct gen *g = ch->g;
+    enum finish_reason reason = f->reason;
+    struct err e;
+    bool failed;
+
+    pthread_mutex_lock(&g->c->lock);
+    ch->ended = true;
+    g->n_left--;
+    if (reason == FINISH_ABORT && textout_stopped(ch->out))
+        reason = FINISH_STOP;
+    ch->n_out = g->max_tokens[ch->prompt] == 0 ? 0
+                : textout_stopped(ch->out)     ? textout_n_tokens(ch->out)
+                                               : f->n_out;
+    ch->n_prompt = f->n_prompt;
+    ch->n_cached = f->n_cached;
+    ch->reason = reason == FINISH_STOP ? "stop" : "length";
+    count_finish(ch, reason);
+    if (reason == FINISH_ERROR && f->error)
+        fail(g, f->error);
+    else if (reason == FINISH_ERROR || reason == FINISH_ABORT) {
+        err_set(&e, ERR_UNAVAIL, "the request was ended by the server");
+        fail(g, &e);
+    } else if (!g->failed) {
+        finish_text(ch);
+        if (g->n_left == 0)
+            complete(g);
+    }
+    failed = g->failed && g->n_left > 0;
+    pthread_mutex_unlock(&g->c->lock);
+    if (failed)
+        cancel_all(g);
+    gen_unref(g);
+}
+
+/* ---- start ---- */
+
+static void init_choice(struct gen *g, int i)
+{
+    struct choice *ch = &g->choices[i];
+    const struct params *p = g->p;
+
+    ch->g = g;
+    ch->index = i;
+    ch->prompt = i / (int)p->n;
+    ch->out = textout_new(g->m->tok, p->stop, p->stop_len, p->n_stop, g->chat);
+    buf_init(&ch->text, 0);
+    logprobs_init(&ch->lp, g->m->tok, g->chat);
+}
+
+static uint64_t random64(void)
+{
+    uint64_t r = 0;
+
+    if (getrandom(&r, sizeof(r), 0) != (ssize_t)sizeof(r))
+        r = (uint64_t)clock_now_us(clock_real());
+    return r;
+}
+
+static void name_gen(struct gen *g)
+{
+    uint64_t h = 14695981039346656037ull;
+    const char *parts[] = {g->m->name, g->m->main_type, g->m->format, g->h->version};
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        for (const char *s = parts[i]; *s; s++)
+            h = (h ^ (unsigned char)*s) * 1099511628211ull;
+    h = (h ^ g->m->file_bytes) * 1099511628211ull;
+    snprintf(g->fingerprint, sizeof(g->fingerprint), "fp_%010llx",
+             (unsigned long long)(h >> 24));
+    snprintf(g->id, sizeof(g->id), "%s-%016llx%08llx", g->chat ? "chatcmpl" : "cmpl",
+             (unsigned long long)random64(),
+             (unsigned long long)(random64() & 0xffffffff));
+    g->created_s = clock_wall_ms() / 1000;
+}
+
+static struct gen *gen_new(const struct gen_cfg *cfg)
+{
+    int n = cfg->n_prompts * (int)cfg->p->n;
+    struct gen *g = xcalloc(1, sizeof(*g) + (size_t)n * sizeof(struct choice));
+
+    atomic_init(&g->refs, 2); /* the connection's and gen_start's */
+    g->c = conn_ref(cfg->c);
+    g->h = cfg->c->h;
+    http_ref(g->h);
+    g->p = cfg->p;
+    g->m = cfg->m;
+    g->prompts = cfg->prompts;
+    g->max_tokens = cfg->max_tokens;
+    g->n_prompts = cfg->n_prompts;
+    g->n_choices = g->n_left = n;
+    g->chat = cfg->p->kind == PARAMS_CHAT;
+    g->keep_text = !cfg->p->stream || (cfg->p->logprobs && !g->chat);
+    if (!cfg->p->has_seed)
+        cfg->p->gen.seed = random64();
+    name_gen(g);
+    buf_init(&g->scratch, 0);
+    sse_init(&g->sse, &(struct sse_cfg){.id = g->id,
+                                        .model = g->m->name,
+                                        .fingerprint = g->fingerprint,
+                                        .created_s = g->created_s,
+                                        .chat = g->chat,
+                                        .include_usage = g->p->include_usage});
+    for (int i = 0; i < n; i++)
+        init_choice(g, i);
+    return g;
+}
+
+static int submit_prompt(struct gen *g, int prompt, struct err *e)
+{
+    struct gen_submit subs[PARAMS_MAX_N] = {0};
+    uint64_t ids[PARAMS_MAX_N];
+    int n = (int)g->p->n, max = g->max_tokens[prompt];
+    struct choice *first = &g->choices[prompt * n];
+    uint64_t group = atomic_fetch_add(&g->h->next_group, 1);
+    bool cancel[PARAMS_MAX_N];
+
+    for (int k = 0; k < n; k++) {
+        struct gen_submit *s = &subs[k];
+
+        s->params = g->p->gen;
+        s->params.group = group;
+        s->params.choice = k;
+        s->params.max_tokens = max > 0 ? max : 1;
+        s->params.n_prompt = (int32_t)g->prompts[prompt].n;
+        s->prompt = g->prompts[prompt].v;
+        s->stops = g->p->stop_ids;
+        s->biases = g->p->biases;
+        s->sink = (struct gen_sink){on_tokens, on_finish, &first[k]};
+        s->label = g->c->req_id;
+    }
+    atomic_fetch_add(&g->refs, n);
+    if (router_submit(g->h->router, g->m, subs, n, ids, e) < 0) {
+        atomic_fetch_sub(&g->refs, n);
+        return -1;
+    }
+    http_observe(g->h, M_REQ_N, n);
+    http_observe(g->h, M_REQ_MAX_TOKENS, max);
+    pthread_mutex_lock(&g->c->lock);
+    for (int k = 0; k < n; k++) {
+        first[k].id = ids[k];
+        /* sinks may have run before the ids were known */
+        cancel[k] = g->failed || textout_stopped(first[k].out);
+    }
+    pthread_mutex_unlock(&g->c->lock);
+    for (int k = 0; k < n; k++)
+        if (cancel[k])
+            cancel_choice(&first[k]);
+    return 0;
+}
+
+void gen_start(const struct gen_cfg *cfg)
+{
+    struct gen *g = gen_new(cfg);
+    const struct conn_owner owner = {on_gone, on_release, g};
+    struct err e;
+
+    if (!conn_set_owner(g->c, &owner)) {
+        gen_unref(g);
+        gen_unref(g);
+        return;
+    }
+    for (int i = 0; i < g->n_prompts; i++) {
+        if (submit_prompt(g, i, &e) == 0)
+            continue;
+        pthread_mutex_lock(&g->c->lock);
+        fail(g, &e);
+        pthread_mutex_unlock(&g->c->lock);
+        cancel_all(g);
+        break;
+    }
+    gen_unref(g);
+}

@@ -1,0 +1,143 @@
+/* daemon/api/health.c - is it alive, is it ready, what does it count; which models.
+ *
+ * On the HTTP threads and without waiting: everything comes from snapshots, so a scrape
+ * is answered while every worker and the engine are busy. */
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/metric.h"
+#include "daemon/api/conn.h"
+#include "daemon/api/route.h"
+#include "daemon/api/server.h"
+#include "daemon/ctrl/router.h"
+#include "daemon/serve/metrics.h"
+
+enum { MAX_PAGES = 64, MAX_MODELS = 64 };
+
+void api_healthz(struct conn *c)
+{
+    struct err e;
+    struct buf b;
+
+    if (!http_alive(c->h)) {
+        err_set(&e, ERR_UNAVAIL, "a thread of the server makes no progress");
+        conn_answer_err(c, &e);
+        return;
+    }
+    buf_init(&b, 0);
+    buf_puts(&b, "{\"status\":\"ok\"}");
+    conn_answer(c, 200, "application/json", &b);
+}
+
+void api_readyz(struct conn *c)
+{
+    struct err e;
+    struct buf b;
+
+    if (atomic_load(&c->h->draining)) {
+        err_set(&e, ERR_UNAVAIL, "the server is stopping");
+        conn_answer_err(c, &e);
+        return;
+    }
+    if (router_ready(c->h->router, &e) < 0) {
+        e.code = ERR_UNAVAIL;
+        conn_answer_err(c, &e);
+        return;
+    }
+    buf_init(&b, 0);
+    buf_puts(&b, "{\"status\":\"ready\",\"emulated\":false}");
+    conn_answer(c, 200, "application/json", &b);
+}
+
+/* A label value; the escapes are those of the text format. */
+static void put_label(struct buf *b, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '\\' || *s == '"')
+            buf_putc(b, '\\');
+        if (*s == '\n')
+            buf_puts(b, "\\n");
+        else
+            buf_putc(b, *s);
+    }
+}
+
+void api_metrics(struct conn *c)
+{
+    const struct served *models[MAX_MODELS];
+    struct metric_page *pages[MAX_PAGES];
+    struct router *r = c->h->router;
+    struct buf b, labels;
+    int n_models = router_models(r, models, MAX_MODELS), n_pages;
+
+    metric_set(c->h->page, M_READY, 0, router_ready(r, NULL) == 0);
+    buf_init(&b, 0);
+    buf_init(&labels, 0);
+    buf_puts(&labels, "model_name=\"");
+    put_label(&labels, n_models > 0 ? models[0]->name : "");
+    buf_puts(&labels, "\",engine=\"0\"");
+    n_pages = router_pages_get(r, pages, MAX_PAGES);
+    metric_render(metrics_defs, METRICS_N, pages, n_pages, labels.p, &b);
+    router_pages_put(r);
+    for (int i = 0; i < n_models; i++)
+        router_unref(r, models[i]);
+    conn_answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
+    buf_done(&b);
+    buf_done(&labels);
+}
+
+static void put_model(struct jw *w, const struct served *m)
+{
+    jw_obj(w);
+    jw_kstr(w, "id", m->name);
+    jw_kstr(w, "object", "model");
+    jw_kint(w, "created", m->created_s);
+    jw_kstr(w, "owned_by", "llmrack");
+    jw_kint(w, "max_model_len", m->n_ctx);
+    jw_obj_end(w);
+}
+
+void api_models(struct conn *c)
+{
+    const struct served *models[MAX_MODELS];
+    int n = router_models(c->h->router, models, MAX_MODELS);
+    struct buf b;
+    struct jw w;
+
+    buf_init(&b, 0);
+    jw_init(&w, &b);
+    jw_obj(&w);
+    jw_kstr(&w, "object", "list");
+    jw_key(&w, "data");
+    jw_arr(&w);
+    for (int i = 0; i < n; i++) {
+        put_model(&w, models[i]);
+        router_unref(c->h->router, models[i]);
+    }
+    jw_arr_end(&w);
+    jw_obj_end(&w);
+    conn_answer(c, 200, "application/json", &b);
+    buf_done(&b);
+}
+
+void api_model(struct conn *c)
+{
+    const struct served *m;
+    struct err e;
+    struct buf b;
+    struct jw w;
+
+    m = router_model(c->h->router, c->tail, &e);
+    if (!m) {
+        conn_answer_err(c, &e);
+        return;
+    }
+    buf_init(&b, 0);
+    jw_init(&w, &b);
+    put_model(&w, m);
+    router_unref(c->h->router, m);
+    conn_answer(c, 200, "application/json", &b);
+    buf_done(&b);
+}

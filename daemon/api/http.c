@@ -1,0 +1,287 @@
+/* daemon/api/http.c - libmicrohttpd on TCP and on the UNIX socket.
+ *
+ * Two daemons of the library, one set of callbacks. A request: on_request with its
+ * headers (route, guard, size), again for each piece of body, then go_on when all is
+ * there and after every resume. Answers that are not there yet leave the connection
+ * suspended.
+ *
+ * What version 0.9.75 forces on us: an answer queued while a body arrives is lost, so an
+ * early refusal is kept until the body was read (up to DRAIN_BYTES), except where the
+ * client waits for 100-continue: then it is sent at once. Suspended connections have no
+ * time-out and do not see their client go: watch.c does. Stopping with suspended
+ * connections is undefined: all are answered and resumed first. */
+#include "daemon/api/http.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "base/queue.h"
+#include "daemon/api/listen.h"
+#include "daemon/api/pool.h"
+#include "daemon/api/serve.h"
+#include "daemon/api/server.h"
+#include "daemon/api/watch.h"
+
+enum {
+    READ_POOL = 32 << 10, /* the library's memory for one connection */
+    STOP_WAIT_US = 3000000,
+    STUCK_US = 10000000,      /* a callback, the watch or the control loop */
+    STUCK_JOB_US = 120000000, /* reading one request */
+    SPARE_FDS = 64,
+};
+
+/* ---- the shared struct ---- */
+
+void http_ref(struct http *h) { atomic_fetch_add(&h->refs, 1); }
+
+void http_unref(struct http *h)
+{
+    if (atomic_fetch_sub(&h->refs, 1) != 1)
+        return;
+    for (int i = 0; i < h->n_keys; i++)
+        free(h->keys[i]);
+    pthread_mutex_destroy(&h->keys_lock);
+    free(h->listen_host);
+    free(h->socket_path);
+    free(h->version);
+    free(h->system_json);
+    free(h);
+}
+
+void http_count(struct http *h, int id, int label, double v)
+{
+    if (!atomic_load(&h->stopping))
+        metric_add(h->page, id, label, v);
+}
+
+void http_observe(struct http *h, int id, double v)
+{
+    if (!atomic_load(&h->stopping))
+        metric_observe(h->page, id, v);
+}
+
+void http_note_key(struct http *h, const char *key)
+{
+    size_t n = strlen(key);
+    bool fresh = n > 0 && n <= 40;
+
+    /* a name, not whatever text a client put there */
+    fresh = fresh && strspn(key, "abcdefghijklmnopqrstuvwxyz_") == n;
+    pthread_mutex_lock(&h->keys_lock);
+    for (int i = 0; i < h->n_keys && fresh; i++)
+        fresh = strcmp(h->keys[i], key) != 0;
+    fresh = fresh && h->n_keys < HTTP_MAX_KEYS;
+    if (fresh)
+        h->keys[h->n_keys++] = xstrdup(key);
+    pthread_mutex_unlock(&h->keys_lock);
+    if (fresh)
+        log_info("request field '%s' is not known and ignored", key);
+}
+
+static _Thread_local int thread_slot = -1;
+
+void http_enter(struct http *h)
+{
+    if (thread_slot < 0)
+        thread_slot = atomic_fetch_add(&h->n_threads, 1);
+    if (thread_slot < HTTP_MAX_THREADS)
+        atomic_store(&h->busy_us[thread_slot], clock_now_us(clock_real()));
+}
+
+void http_leave(struct http *h)
+{
+    if (thread_slot < HTTP_MAX_THREADS)
+        atomic_store(&h->busy_us[thread_slot], 0);
+}
+
+/* ---- start and stop ---- */
+
+static int check_descriptors(const struct http_cfg *cfg, struct err *e)
+{
+    struct rlimit r;
+    rlim_t need = (rlim_t)cfg->max_connections + SPARE_FDS;
+
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+        return err_errno(e, ERR_IO, "getrlimit");
+    if (r.rlim_cur >= need)
+        return 0;
+    if (r.rlim_max != RLIM_INFINITY && r.rlim_max < need)
+        return err_set(e, ERR_INVALID,
+                       "%d connections need %llu file descriptors but the limit is %llu: "
+                       "raise it (ulimit -n, LimitNOFILE=) or lower --max-connections",
+                       cfg->max_connections, (unsigned long long)need,
+                       (unsigned long long)r.rlim_max);
+    r.rlim_cur = need;
+    if (setrlimit(RLIMIT_NOFILE, &r) < 0)
+        return err_errno(e, ERR_IO, "setrlimit");
+    return 0;
+}
+
+static int start_listener(struct listener *l, int n_threads, struct err *e)
+{
+    const struct http_cfg *cfg = &l->h->cfg;
+    struct MHD_OptionItem opts[] = {
+        {MHD_OPTION_LISTEN_SOCKET, l->fd, NULL},
+        {MHD_OPTION_CONNECTION_LIMIT, cfg->max_connections, NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, READ_POOL, NULL},
+        {MHD_OPTION_CONNECTION_TIMEOUT, cfg->idle_us / 1000000, NULL},
+        {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)serve_completed, l},
+        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)serve_socket, l},
+        {n_threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, n_threads, NULL},
+        {MHD_OPTION_END, 0, NULL},
+    };
+
+    l->mhd = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0,
+                              NULL, NULL, serve_request, l, MHD_OPTION_ARRAY, opts,
+                              MHD_OPTION_END);
+    if (!l->mhd)
+        return err_set(e, ERR_INTERNAL, "the HTTP library did not start");
+    return 0;
+}
+
+static void stop_listener(struct listener *l)
+{
+    if (l->mhd)
+        MHD_stop_daemon(l->mhd);
+    l->mhd = NULL;
+    if (l->fd >= 0)
+        close(l->fd);
+    l->fd = -1;
+}
+
+static struct http *http_alloc(const struct http_cfg *cfg, struct router *r,
+                               struct metric_page *page)
+{
+    struct http *h = xcalloc(1, sizeof(*h));
+
+    h->cfg = *cfg;
+    h->socket_path = xstrdup(cfg->socket_path);
+    h->version = xstrdup(cfg->version);
+    h->system_json = xstrdup(cfg->system_json);
+    h->router = r;
+    h->page = page;
+    h->tcp = (struct listener){.h = h, .fd = -1};
+    h->local = (struct listener){.h = h, .fd = -1, .local = true};
+    atomic_init(&h->refs, 1);
+    atomic_init(&h->next_group, 1);
+    pthread_mutex_init(&h->keys_lock, NULL);
+    return h;
+}
+
+int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page *page,
+               struct http **ret, struct err *e)
+{
+    struct http *h = http_alloc(cfg, r, page);
+    char host[256] = "";
+
+    if (check_descriptors(cfg, e) < 0)
+        goto fail;
+    if (cfg->listen[0] &&
+        listen_tcp(cfg->listen, host, sizeof(host), &h->tcp.fd, &h->port, e) < 0)
+        goto fail;
+    h->listen_host = xstrdup(host);
+    if (listen_unix(cfg->socket_path, &h->local.fd, e) < 0)
+        goto fail;
+    if (queue_new(1, &h->idle, e) < 0 || watch_new(h, &h->watch, e) < 0 ||
+        pool_new(cfg->n_workers, cfg->max_connections, &h->pool, e) < 0)
+        goto fail;
+    if (h->tcp.fd >= 0 && start_listener(&h->tcp, cfg->n_threads, e) < 0)
+        goto fail;
+    if (start_listener(&h->local, 1, e) < 0)
+        goto fail;
+    *ret = h;
+    return 0;
+
+fail:
+    http_stop(h);
+    return -1;
+}
+
+int http_port(const struct http *h) { return h->port; }
+
+void http_drain(struct http *h) { atomic_store(&h->draining, true); }
+
+int http_active(const struct http *h) { return atomic_load(&h->active); }
+
+static void quiesce(struct listener *l)
+{
+    int fd;
+
+    if (!l->mhd)
+        return;
+    fd = MHD_quiesce_daemon(l->mhd);
+    if (fd != MHD_INVALID_SOCKET)
+        close(fd);
+    l->fd = -1;
+}
+
+void http_stop(struct http *h)
+{
+    struct err e;
+    int64_t end = clock_now_us(clock_real()) + STOP_WAIT_US;
+
+    if (!h)
+        return;
+    http_drain(h);
+    quiesce(&h->tcp);
+    quiesce(&h->local);
+    if (h->watch) {
+        err_set(&e, ERR_UNAVAIL, "the server stopped");
+        watch_abort_all(h->watch, &e);
+    }
+    atomic_store(&h->stopping, true);
+    if (h->watch) /* those that were parked meanwhile */
+        watch_abort_all(h->watch, &e);
+    while (atomic_load(&h->requests) > 0 && clock_now_us(clock_real()) < end)
+        queue_pop_wait(h->idle, end - clock_now_us(clock_real()));
+    if (h->watch)
+        watch_kill_all(h->watch);
+    stop_listener(&h->tcp);
+    stop_listener(&h->local);
+    if (h->socket_path && h->local.fd == -1 && h->watch)
+        unlink(h->socket_path);
+    pool_free(h->pool);
+    watch_free(h->watch);
+    queue_free(h->idle);
+    h->pool = NULL;
+    h->watch = NULL;
+    http_unref(h);
+}
+
+static bool loop_alive(struct http *h, int64_t now)
+{
+    uint64_t passes;
+    int64_t asked = atomic_load(&h->loop_asked_us);
+
+    if (!h->cfg.loop)
+        return true;
+    passes = loop_passes(h->cfg.loop);
+    if (asked && passes == atomic_load(&h->loop_seen))
+        return now - asked < STUCK_US;
+    atomic_store(&h->loop_seen, passes);
+    atomic_store(&h->loop_asked_us, now);
+    loop_wake(h->cfg.loop);
+    return true;
+}
+
+bool http_alive(struct http *h)
+{
+    int64_t now = clock_now_us(clock_real());
+    bool ok = pool_alive(h->pool, now, STUCK_JOB_US);
+
+    for (int i = 0; i < HTTP_MAX_THREADS; i++) {
+        int64_t since = atomic_load(&h->busy_us[i]);
+        ok = ok && !(since && now - since > STUCK_US);
+    }
+    return loop_alive(h, now) && ok && !watch_stuck(h->watch, now, STUCK_US);
+}

@@ -1,0 +1,131 @@
+/* daemon/api/listen.c - the two listening sockets. */
+#include "daemon/api/listen.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/err.h"
+
+enum { BACKLOG = 1024 };
+
+static int split(const char *where, char *host, size_t cap, const char **port,
+                 struct err *e)
+{
+    const char *colon = strrchr(where, ':'), *start = where, *end = colon;
+
+    if (colon && *where == '[') {
+        start = where + 1;
+        end = colon > where && colon[-1] == ']' ? colon - 1 : NULL;
+    }
+    if (!colon || !end || end == start || (size_t)(end - start) >= cap || !colon[1] ||
+        (*where != '[' && memchr(where, ':', (size_t)(colon - where))))
+        return err_set(e, ERR_INVALID, "listen address '%s' is not host:port", where);
+    memcpy(host, start, (size_t)(end - start));
+    host[end - start] = '\0';
+    *port = colon + 1;
+    return 0;
+}
+
+static int bound_port(int fd)
+{
+    struct sockaddr_storage a;
+    socklen_t n = sizeof(a);
+    char port[16];
+
+    if (getsockname(fd, (struct sockaddr *)&a, &n) < 0 ||
+        getnameinfo((struct sockaddr *)&a, n, NULL, 0, port, sizeof(port),
+                    NI_NUMERICSERV) != 0)
+        return 0;
+    return atoi(port);
+}
+
+int listen_tcp(const char *where, char *host, size_t host_cap, int *ret_fd, int *ret_port,
+               struct err *e)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    const char *port = NULL;
+    int fd = -1, one = 1, rc;
+
+    if (split(where, host, host_cap, &port, e) < 0)
+        return -1;
+    rc = getaddrinfo(host, port, &hints, &found);
+    if (rc != 0)
+        return err_set(e, ERR_INVALID, "listen address '%s': %s", where,
+                       gai_strerror(rc));
+    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
+        bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0) {
+        err_errno(e, errno == EADDRINUSE ? ERR_CONFLICT : ERR_IO, "listen on '%s'",
+                  where);
+        if (fd >= 0)
+            close(fd);
+        freeaddrinfo(found);
+        return -1;
+    }
+    freeaddrinfo(found);
+    *ret_fd = fd;
+    *ret_port = bound_port(fd);
+    return 0;
+}
+
+static bool answered(const struct sockaddr_un *a)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool yes;
+
+    if (fd < 0)
+        return true;
+    yes = connect(fd, (const struct sockaddr *)a, sizeof(*a)) == 0 ||
+          (errno != ECONNREFUSED && errno != ENOENT);
+    close(fd);
+    return yes;
+}
+
+int listen_unix(const char *path, int *ret_fd, struct err *e)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct stat st;
+    int fd;
+
+    if (strlen(path) >= sizeof(a.sun_path))
+        return err_set(e, ERR_INVALID, "socket path '%s' is longer than %zu bytes", path,
+                       sizeof(a.sun_path) - 1);
+    strcpy(a.sun_path, path);
+    if (lstat(path, &st) == 0) {
+        if (!S_ISSOCK(st.st_mode) || answered(&a))
+            return err_set(e, ERR_CONFLICT, "'%s' is in use", path);
+        unlink(path);
+    }
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    /* the mode of the descriptor becomes that of the file: no moment of a wider one */
+    if (fd < 0 || fchmod(fd, 0600) < 0 ||
+        bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, BACKLOG) < 0) {
+        err_errno(e, ERR_IO, "listen on '%s'", path);
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+void listen_local_addr(int fd, char *to, size_t cap)
+{
+    struct sockaddr_storage a;
+    socklen_t n = sizeof(a);
+
+    if (getsockname(fd, (struct sockaddr *)&a, &n) < 0 || a.ss_family == AF_UNIX ||
+        getnameinfo((struct sockaddr *)&a, n, to, (socklen_t)cap, NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        to[0] = '\0';
+}

@@ -1,0 +1,407 @@
+/* daemon/api/serve.c - the callbacks of libmicrohttpd: one request through its states.
+ *
+ * serve_request comes with the headers (guard, route, size), again for each piece of
+ * body, then go_on when all is there and after every resume. Answers that are not there
+ * yet leave the connection suspended.
+ *
+ * What version 0.9.75 forces on us: an answer queued while a body arrives is lost, so an
+ * early refusal is kept until the body was read (up to DRAIN_BYTES), except where the
+ * client waits for 100-continue: then it is sent at once. Suspended connections have no
+ * time-out and do not see their client go: watch.c does. */
+#include "daemon/api/serve.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "base/queue.h"
+#include "daemon/api/conn.h"
+#include "daemon/api/guard.h"
+#include "daemon/api/listen.h"
+#include "daemon/api/pool.h"
+#include "daemon/api/route.h"
+#include "daemon/api/server.h"
+#include "daemon/api/watch.h"
+#include "daemon/serve/metrics.h"
+
+enum {
+    DRAIN_BYTES = 64 << 20, /* of a refused body, to be heard at all */
+    BODIES_HELD = 32,       /* bodies of the greatest size, over all connections */
+    STREAM_BLOCK = 16 << 10,
+};
+
+/* ---- answers ---- */
+
+static void headers_add(struct MHD_Response *r, const struct conn *c)
+{
+    char num[16];
+
+    MHD_add_response_header(r, "X-Request-Id", c->req_id);
+    if (c->retry_after_s > 0) {
+        snprintf(num, sizeof(num), "%d", c->retry_after_s);
+        MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, num);
+    }
+    if (c->allow)
+        MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, c->allow);
+    if (c->unread)
+        MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
+}
+
+static void log_answer(const struct conn *c, int status)
+{
+    log_debug("%s %s %d %.1f ms %s", c->route ? c->route->method : "-",
+              c->route ? c->route->path : "-", status,
+              (double)(clock_now_us(clock_real()) - c->start_us) / 1000, c->req_id);
+}
+
+static enum MHD_Result queue_answer(struct conn *c)
+{
+    struct MHD_Response *r;
+    enum MHD_Result ok;
+    size_t n = c->answer.len;
+    char *body = buf_take(&c->answer);
+
+    r = MHD_create_response_from_buffer(n, body ? body : (char *)"",
+                                        body ? MHD_RESPMEM_MUST_FREE
+                                             : MHD_RESPMEM_PERSISTENT);
+    if (!r) {
+        free(body);
+        return MHD_NO;
+    }
+    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, c->content_type);
+    headers_add(r, c);
+    watch_phase(c->h->watch, c->sock, c, SOCK_SEND);
+    http_count(c->h, M_HTTP, c->status / 100 - 1, 1);
+    log_answer(c, c->status);
+    ok = MHD_queue_response(c->mhd, (unsigned)c->status, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+static void time_firsts(struct conn *c)
+{
+    double s = (double)(clock_now_us(clock_real()) - c->start_us) / 1e6;
+
+    for (; c->firsts > 0; c->firsts--)
+        http_observe(c->h, M_TTFT, s);
+}
+
+/* The library asks for bytes of a stream; 0 only with the connection suspended. */
+static ssize_t on_read(void *cls, uint64_t pos, char *to, size_t max)
+{
+    struct conn *c = cls;
+    ssize_t ret = 0;
+    size_t n;
+
+    (void)pos;
+    http_enter(c->h);
+    do {
+        pthread_mutex_lock(&c->lock);
+        n = c->out.len - c->out_off;
+        n = n < max ? n : max;
+        if (c->gone || c->overrun)
+            ret = MHD_CONTENT_READER_END_WITH_ERROR;
+        else if (n) {
+            memcpy(to, c->out.p + c->out_off, n);
+            c->out_off += n;
+            ret = (ssize_t)n;
+            time_firsts(c);
+        } else if (c->stream_end)
+            ret = c->stream_cut ? MHD_CONTENT_READER_END_WITH_ERROR
+                                : MHD_CONTENT_READER_END_OF_STREAM;
+        if (c->out_off == c->out.len) {
+            buf_clear(&c->out);
+            c->out_off = 0;
+        }
+        pthread_mutex_unlock(&c->lock);
+    } while (ret == 0 && !conn_park(c) && !atomic_load(&c->h->stopping));
+    if (ret == 0 && atomic_load(&c->h->stopping))
+        ret = MHD_CONTENT_READER_END_WITH_ERROR;
+    http_leave(c->h);
+    return ret;
+}
+
+static enum MHD_Result queue_stream(struct conn *c)
+{
+    struct MHD_Response *r = MHD_create_response_from_callback(
+        MHD_SIZE_UNKNOWN, STREAM_BLOCK, on_read, c, NULL);
+    enum MHD_Result ok;
+
+    if (!r)
+        return MHD_NO;
+    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream");
+    MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+    MHD_add_response_header(r, "X-Accel-Buffering", "no");
+    headers_add(r, c);
+    http_count(c->h, M_HTTP, 1, 1);
+    log_answer(c, 200);
+    ok = MHD_queue_response(c->mhd, MHD_HTTP_OK, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+/* ---- one request ---- */
+
+static bool sane_id(const char *s)
+{
+    size_t n = s ? strlen(s) : 0;
+
+    return n >= 1 && n <= 64 &&
+           strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                     "0123456789-_.") == n;
+}
+
+static const char *header(struct conn *c, const char *name)
+{
+    return MHD_lookup_connection_value(c->mhd, MHD_HEADER_KIND, name);
+}
+
+static void name_request(struct conn *c)
+{
+    const char *given = header(c, "X-Request-Id");
+    uint64_t r[2] = {0};
+
+    if (sane_id(given)) {
+        snprintf(c->req_id, sizeof(c->req_id), "%s", given);
+        return;
+    }
+    if (getrandom(r, sizeof(r), GRND_NONBLOCK) < 0)
+        r[0] = (uint64_t)clock_now_us(clock_real());
+    snprintf(c->req_id, sizeof(c->req_id), "req-%016llx%08llx", (unsigned long long)r[0],
+             (unsigned long long)(r[1] & 0xffffffff));
+}
+
+static int guard(struct conn *c, const char *version, struct err *e)
+{
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    char reached[64] = "";
+
+    if (c->local)
+        return 0;
+    if (fd)
+        listen_local_addr(fd->connect_fd, reached, sizeof(reached));
+    return guard_check(c->h->listen_host, reached, header(c, MHD_HTTP_HEADER_HOST),
+                       header(c, MHD_HTTP_HEADER_ORIGIN),
+                       !strcmp(version, MHD_HTTP_VERSION_1_1), e);
+}
+
+static int too_big(struct conn *c, struct err *e)
+{
+    return err_set(e, ERR_TOOBIG, "the request body is over the limit of %zu bytes",
+                   c->h->cfg.max_body);
+}
+
+/* Everything that headers alone decide. */
+static int check_headers(struct conn *c, const char *method, const char *url,
+                         const char *version, struct err *e)
+{
+    const char *length = header(c, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    const char *tail = NULL;
+
+    if (guard(c, version, e) < 0)
+        return -1;
+    c->route = route_find(method, url, c->local, &tail, &c->allow, e);
+    if (!c->route)
+        return -1;
+    c->allow = NULL;
+    c->inference = c->route->inference;
+    if (tail)
+        c->tail = xstrdup(tail);
+    if (length && strtoull(length, NULL, 10) > c->h->cfg.max_body)
+        return too_big(c, e);
+    return 0;
+}
+
+static enum MHD_Result answer_now(struct conn *c)
+{
+    c->unread = true;
+    conn_answer_err(c, &c->early);
+    return queue_answer(c);
+}
+
+static enum MHD_Result begin(struct conn *c, const char *method, const char *url,
+                             const char *version)
+{
+    const char *expect = header(c, MHD_HTTP_HEADER_EXPECT);
+
+    name_request(c);
+    if (!watch_phase(c->h->watch, c->sock, c, SOCK_BODY))
+        return MHD_NO;
+    if (check_headers(c, method, url, version, &c->early) < 0) {
+        c->drop_body = header(c, MHD_HTTP_HEADER_CONTENT_LENGTH) ||
+                       header(c, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+        if (expect && !strcasecmp(expect, "100-continue"))
+            return answer_now(c);
+    }
+    return MHD_YES;
+}
+
+static void refuse_body(struct conn *c)
+{
+    conn_drop_body(c);
+    c->drop_body = true;
+}
+
+static enum MHD_Result take_body(struct conn *c, const char *data, size_t n)
+{
+    struct http *h = c->h;
+
+    c->body_seen += n;
+    if (c->drop_body)
+        return c->body_seen <= DRAIN_BYTES ? MHD_YES : MHD_NO;
+    if (c->body_seen > h->cfg.max_body) {
+        too_big(c, &c->early);
+        refuse_body(c);
+        return MHD_YES;
+    }
+    if (atomic_fetch_add(&h->body_bytes, n) + n > h->cfg.max_body * BODIES_HELD) {
+        atomic_fetch_sub(&h->body_bytes, n);
+        err_set(&c->early, ERR_UNAVAIL, "too many request bodies are being read");
+        refuse_body(c);
+        return MHD_YES;
+    }
+    c->body_counted += n;
+    buf_add(&c->body, data, n);
+    return MHD_YES;
+}
+
+/* The whole request is here: answer it, or set somebody to work on it. */
+static void dispatch(struct conn *c)
+{
+    struct err e;
+
+    c->dispatched = true;
+    if (c->inference)
+        atomic_fetch_add(&c->h->active, 1);
+    c->start_us = clock_now_us(clock_real());
+    if (c->early.code != ERR_OK) {
+        conn_answer_err(c, &c->early);
+        return;
+    }
+    if (c->inference && atomic_load(&c->h->draining)) {
+        err_set(&e, ERR_UNAVAIL, "the server is stopping and takes no new requests");
+        conn_answer_err(c, &e);
+        return;
+    }
+    if (c->route->run == ROUTE_INLINE)
+        c->route->handler(c);
+    else if (pool_push(c->h->pool, c, c->route->handler, &e) < 0)
+        conn_answer_err(c, &e);
+}
+
+static enum MHD_Result go_on(struct conn *c)
+{
+    bool answered, streaming, gone;
+
+    if (!c->dispatched) {
+        if (!watch_phase(c->h->watch, c->sock, c, SOCK_WORK))
+            return MHD_NO;
+        dispatch(c);
+    }
+    do {
+        pthread_mutex_lock(&c->lock);
+        answered = c->answered;
+        streaming = c->streaming;
+        gone = c->gone;
+        pthread_mutex_unlock(&c->lock);
+        if (gone)
+            return MHD_NO;
+        if (answered)
+            return queue_answer(c);
+        if (streaming)
+            return queue_stream(c);
+        if (atomic_load(&c->h->stopping))
+            return MHD_NO;
+    } while (!conn_park(c));
+    return MHD_YES;
+}
+
+enum MHD_Result serve_request(void *cls, struct MHD_Connection *mhd, const char *url,
+                              const char *method, const char *version, const char *data,
+                              size_t *data_n, void **con_cls)
+{
+    struct listener *l = cls;
+    struct conn *c = *con_cls;
+    const union MHD_ConnectionInfo *sock;
+    enum MHD_Result ret;
+
+    http_enter(l->h);
+    if (!c) {
+        sock = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        c = conn_new(l->h, mhd, sock->socket_context);
+        c->local = l->local;
+        *con_cls = c;
+        atomic_fetch_add(&l->h->requests, 1);
+        ret = begin(c, method, url, version);
+    } else if (*data_n) {
+        ret = take_body(c, data, *data_n);
+        *data_n = 0;
+    } else {
+        ret = go_on(c);
+    }
+    http_leave(l->h);
+    return ret;
+}
+
+void serve_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
+                     enum MHD_RequestTerminationCode why)
+{
+    struct listener *l = cls;
+    struct conn *c = *con_cls;
+    struct conn_owner o;
+
+    (void)mhd;
+    if (!c)
+        return;
+    *con_cls = NULL;
+    if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        conn_gone(c);
+    pthread_mutex_lock(&c->lock);
+    c->finished = true;
+    c->mhd = NULL;
+    o = c->owner;
+    c->owner = (struct conn_owner){0};
+    pthread_mutex_unlock(&c->lock);
+    if (o.release)
+        o.release(o.arg);
+    watch_phase(l->h->watch, c->sock, NULL, SOCK_IDLE);
+    if (c->inference && c->dispatched)
+        atomic_fetch_sub(&l->h->active, 1);
+    conn_unref(c);
+    if (atomic_fetch_sub(&l->h->requests, 1) == 1 && atomic_load(&l->h->stopping))
+        queue_push(l->h->idle, l->h);
+}
+
+void serve_socket(void *cls, struct MHD_Connection *mhd, void **context,
+                  enum MHD_ConnectionNotificationCode what)
+{
+    struct listener *l = cls;
+    struct http *h = l->h;
+    const union MHD_ConnectionInfo *fd;
+    int one = 1;
+
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+        if (!l->local) /* a frame a packet: tokens are not to wait for more */
+            setsockopt(fd->connect_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+        *context = watch_add(h->watch, fd->connect_fd);
+        atomic_fetch_add(&h->connections, 1);
+    } else {
+        watch_del(h->watch, *context);
+        *context = NULL;
+        atomic_fetch_sub(&h->connections, 1);
+    }
+    if (!atomic_load(&h->stopping))
+        metric_set(h->page, M_CONNECTIONS, 0, atomic_load(&h->connections));
+}
