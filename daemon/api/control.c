@@ -1,7 +1,7 @@
 /* daemon/api/control.c - the handlers behind llmctl, on the UNIX socket only.
  *
  * One JSON object each, made from snapshots. Names here are what `llmctl -j` prints, so
- * they are kept: members are added, not renamed. Times are seconds. */
+ * they are kept: members are added, not renamed. Units are in the names. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -55,51 +55,100 @@ static void put_instance(struct jw *w, const struct instance_status *s)
     jw_kstr(w, "mode", s->mode);
     jw_kstr(w, "isa", s->isa);
     jw_kint(w, "threads", s->n_threads);
-    jw_kint(w, "context", s->n_ctx);
-    jw_knum(w, "load_s", (double)s->load_us / 1e6);
+    jw_kint(w, "ctx", s->n_ctx);
+    jw_knum(w, "load_ms", (double)s->load_us / 1e3);
     jw_kint(w, "running", s->running);
     jw_kint(w, "waiting", s->waiting);
     jw_kstr(w, "kv_type", s->kv_type);
     jw_kint(w, "kv_block_tokens", s->block_tok);
-    jw_kint(w, "kv_blocks", s->n_blocks);
-    jw_kint(w, "kv_blocks_used", s->kv_used);
-    jw_kint(w, "kv_blocks_cached", s->kv_cached);
+    jw_kint(w, "kv_total", s->n_blocks);
+    jw_kint(w, "kv_used", s->kv_used);
+    jw_kint(w, "kv_cached", s->kv_cached);
     jw_kint(w, "kv_bytes", (int64_t)s->kv_bytes);
     jw_kint(w, "weight_bytes", (int64_t)s->weight_bytes);
     jw_kint(w, "scratch_bytes", (int64_t)s->scratch_bytes);
     jw_obj_end(w);
 }
 
+static void put_ready(struct jw *w, struct http *h)
+{
+    struct err e;
+
+    if (atomic_load(&h->draining))
+        err_set(&e, ERR_UNAVAIL, "the server is stopping");
+    else if (router_ready(h->router, &e) == 0) {
+        jw_kbool(w, "ready", true);
+        jw_knull(w, "reason");
+        return;
+    }
+    jw_kbool(w, "ready", false);
+    jw_kstr(w, "reason", e.msg);
+}
+
+static double page_sum(struct metric_page *const *pages, int n, int id, int label)
+{
+    double v = 0;
+
+    for (int i = 0; i < n; i++)
+        v += metric_get(pages[i], id, label);
+    return v;
+}
+
+static void put_quantiles(struct jw *w, const char *name, const struct metric_page *p,
+                          int id, double scale)
+{
+    jw_key(w, name);
+    jw_obj(w);
+    jw_knum(w, "p50", metric_quantile(p, id, 0.5) * scale);
+    jw_knum(w, "p95", metric_quantile(p, id, 0.95) * scale);
+    jw_knum(w, "p99", metric_quantile(p, id, 0.99) * scale);
+    jw_obj_end(w);
+}
+
+static void put_load(struct jw *w, struct http *h, const struct instance_status *s, int n)
+{
+    struct metric_page *pages[MAX_PAGES];
+    int running = 0, waiting = 0, n_pages = router_pages_get(h->router, pages, MAX_PAGES);
+
+    for (int i = 0; i < n; i++) {
+        running += s[i].running;
+        waiting += s[i].waiting;
+    }
+    jw_key(w, "requests");
+    jw_obj(w);
+    jw_kint(w, "running", running);
+    jw_kint(w, "waiting", waiting);
+    jw_kint(w, "open", atomic_load(&h->active));
+    jw_obj_end(w);
+    jw_key(w, "tokens");
+    jw_obj(w);
+    jw_knum(w, "prompt", page_sum(pages, n_pages, M_PROMPT_TOK, 0));
+    jw_knum(w, "generated", page_sum(pages, n_pages, M_GEN_TOK, 0));
+    jw_obj_end(w);
+    router_pages_put(h->router);
+    put_quantiles(w, "ttft_ms", h->page, M_TTFT, 1e3);
+    put_quantiles(w, "tpot_ms", h->page, M_TPOT, 1e3);
+}
+
 void control_status(struct conn *c)
 {
     struct instance_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
-    struct err e;
+    int n = router_instances(c->h->router, s, MAX_INSTANCES);
     struct buf b;
     struct jw w;
-    int n;
 
     open_reply(&w, &b);
     jw_kstr(&w, "version", c->h->version);
     jw_kint(&w, "pid", getpid());
     jw_knum(&w, "uptime_s", since_s(c->h->cfg.start_us));
-    if (atomic_load(&c->h->draining)) {
-        jw_kbool(&w, "ready", false);
-        jw_kstr(&w, "reason", "the server is stopping");
-    } else if (router_ready(c->h->router, &e) < 0) {
-        jw_kbool(&w, "ready", false);
-        jw_kstr(&w, "reason", e.msg);
-    } else {
-        jw_kbool(&w, "ready", true);
-        jw_knull(&w, "reason");
-    }
+    put_ready(&w, c->h);
     jw_kbool(&w, "emulated", false);
-    jw_kstr(&w, "listen", c->h->cfg.listen);
+    jw_kstr(&w, "listen", c->h->listen);
     jw_kint(&w, "port", c->h->port);
     jw_kint(&w, "connections", atomic_load(&c->h->connections));
-    jw_kint(&w, "requests", atomic_load(&c->h->active));
+    put_load(&w, c->h, s, n);
     jw_key(&w, "instances");
     jw_arr(&w);
-    n = router_instances(c->h->router, s, MAX_INSTANCES);
     for (int i = 0; i < n; i++)
         put_instance(&w, &s[i]);
     jw_arr_end(&w);
@@ -125,11 +174,11 @@ void control_models(struct conn *c)
         jw_kstr(&w, "family", m->family);
         jw_kstr(&w, "type", m->main_type);
         jw_kstr(&w, "format", m->format);
-        jw_kint(&w, "parameters", (int64_t)m->n_params);
+        jw_kint(&w, "params", (int64_t)m->n_params);
         jw_kint(&w, "bytes", (int64_t)m->file_bytes);
-        jw_kint(&w, "context", m->n_ctx);
+        jw_kint(&w, "ctx", m->n_ctx);
         jw_kint(&w, "vocabulary", m->n_vocab);
-        jw_kstr(&w, "template", template_name(m->chat));
+        jw_kstr(&w, "chat", template_name(m->chat));
         jw_kstr(&w, "tokenizer", tokenizer_kind(m->tok));
         jw_kstr(&w, "path", m->path);
         jw_obj_end(&w);
@@ -152,30 +201,21 @@ void control_requests(struct conn *c)
     for (int i = 0; i < n; i++) {
         jw_obj(&w);
         jw_kint(&w, "id", (int64_t)s[i].id);
-        jw_kstr(&w, "request", s[i].label);
+        jw_kstr(&w, "label", s[i].label);
         jw_kstr(&w, "model", s[i].model);
         jw_kint(&w, "prompt_tokens", s[i].n_prompt);
         jw_kint(&w, "output_tokens", s[i].n_out);
         jw_kint(&w, "max_tokens", s[i].max_tokens);
-        jw_knum(&w, "age_s", (double)s[i].age_us / 1e6);
+        jw_knum(&w, "age_ms", (double)s[i].age_us / 1e3);
         if (s[i].ttft_us < 0)
-            jw_knull(&w, "ttft_s");
+            jw_knull(&w, "ttft_ms");
         else
-            jw_knum(&w, "ttft_s", (double)s[i].ttft_us / 1e6);
+            jw_knum(&w, "ttft_ms", (double)s[i].ttft_us / 1e3);
         jw_obj_end(&w);
     }
     jw_arr_end(&w);
     free(s);
     send_reply(c, &w, &b);
-}
-
-static double page_sum(struct metric_page *const *pages, int n, int id, int label)
-{
-    double v = 0;
-
-    for (int i = 0; i < n; i++)
-        v += metric_get(pages[i], id, label);
-    return v;
 }
 
 /* One row a sample; histograms as count, sum and three quantiles of the fullest page (a
@@ -197,7 +237,7 @@ static void put_metric(struct jw *w, int id, int label, struct metric_page *cons
     for (int i = 1; i < n; i++)
         if (metric_get(pages[i], id, 0) > metric_get(best, id, 0))
             best = pages[i];
-    jw_knum(w, "count", metric_get(best, id, 0));
+    jw_knum(w, "value", metric_get(best, id, 0)); /* how many were observed */
     jw_knum(w, "sum", metric_sum(best, id));
     jw_knum(w, "p50", metric_quantile(best, id, 0.5));
     jw_knum(w, "p95", metric_quantile(best, id, 0.95));
@@ -246,5 +286,6 @@ void control_version(struct conn *c)
     open_reply(&w, &b);
     jw_kstr(&w, "program", "llmrackd");
     jw_kstr(&w, "version", c->h->version);
+    jw_kint(&w, "schema", c->h->cfg.schema);
     send_reply(c, &w, &b);
 }

@@ -52,6 +52,7 @@ void http_unref(struct http *h)
         free(h->keys[i]);
     pthread_mutex_destroy(&h->keys_lock);
     free(h->listen_host);
+    free(h->listen);
     free(h->socket_path);
     free(h->version);
     free(h->system_json);
@@ -190,6 +191,9 @@ int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page 
         listen_tcp(cfg->listen, host, sizeof(host), &h->tcp.fd, &h->port, e) < 0)
         goto fail;
     h->listen_host = xstrdup(host);
+    h->listen = !cfg->listen[0]
+                    ? xstrdup("")
+                    : xasprintf(strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, h->port);
     if (listen_unix(cfg->socket_path, &h->local.fd, e) < 0)
         goto fail;
     if (queue_new(1, &h->idle, e) < 0 || watch_new(h, &h->watch, e) < 0 ||

@@ -26,6 +26,7 @@ struct http_cfg {
     int max_connections, n_threads, n_workers;
     int64_t header_us, body_us, idle_us; /* deadlines */
     const char *version;
+    int schema; /* of the state store, for show version */
     int64_t start_us;
     const char *system_json; /* show topology: the CPU device, from main */
     struct loop *loop;       /* the control thread's, asked for a pass by healthz; NULL */

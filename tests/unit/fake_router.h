@@ -1,0 +1,338 @@
+/* tests/unit/fake_router.h - a router whose engine is the test itself.
+ *
+ * One model "fake" whose tokens are bytes (id = byte value; 256 ends a text). Nothing
+ * moves until the test calls fake_step(): each running request then gets its next byte of
+ * FAKE_TEXT, and its finish at the end of it or at max_tokens. So tests are exact about
+ * who has got what, without sleeping. Also stands in for the tokenizer and the template,
+ * that a test of HTTP may not need a vocabulary. Thread-safe where the router is. */
+#ifndef TESTS_FAKE_ROUTER_H
+#define TESTS_FAKE_ROUTER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "daemon/ctrl/router.h"
+#include "daemon/serve/metrics.h"
+#include "daemon/serve/template.h"
+#include "daemon/serve/tokenizer.h"
+
+#define FAKE_TEXT "Zw\xc3\xb6lf Boxk\xc3\xa4mpfer \xf0\x9f\xa6\x8a jagen Viktor."
+enum { FAKE_MAX = 256, FAKE_CTX = 4096, FAKE_EOS = 256 };
+
+struct fake_req {
+    uint64_t id;
+    struct gen_params params;
+    struct gen_sink sink;
+    int32_t *prompt;
+    int n_out;
+    bool scored, canceled;
+    char label[72];
+};
+
+struct router {
+    pthread_mutex_t lock;
+    struct served model;
+    struct metric_page *page;
+    struct fake_req req[FAKE_MAX];
+    int n, max_waiting;
+    uint64_t next_id;
+    enum err_code not_ready; /* OK, or what readyz and submit say */
+    int n_canceled, n_submitted;
+    struct gen_params last; /* of the last request */
+};
+
+static inline void fake_init(struct router *r)
+{
+    struct err e;
+
+    memset(r, 0, sizeof(*r));
+    pthread_mutex_init(&r->lock, NULL);
+    snprintf(r->model.name, sizeof(r->model.name), "fake");
+    snprintf(r->model.family, sizeof(r->model.family), "none");
+    r->model.chat = TEMPLATE_CHATML;
+    r->model.n_ctx = FAKE_CTX;
+    r->model.n_vocab = 257;
+    r->max_waiting = FAKE_MAX;
+    if (metric_page_new(metrics_defs, METRICS_N, NULL, &r->page, &e) < 0)
+        abort();
+}
+
+static inline void fake_finish(struct router *r, int i, enum finish_reason reason,
+                               const struct err *e)
+{
+    struct fake_req q;
+    struct gen_finish f = {.reason = reason, .stop_id = -1, .error = e};
+
+    pthread_mutex_lock(&r->lock);
+    q = r->req[i];
+    r->req[i] = r->req[--r->n];
+    pthread_mutex_unlock(&r->lock);
+    f.n_prompt = q.params.n_prompt;
+    f.n_out = q.n_out;
+    f.stop_id = reason == FINISH_STOP ? FAKE_EOS : -1;
+    q.sink.finish(q.sink.arg, &f);
+    free(q.prompt);
+}
+
+static inline struct step_token fake_token(int32_t id, int n_top)
+{
+    struct step_token t = {.id = id, .logprob = -0.5f, .n_top = n_top > 0 ? n_top : 0};
+
+    for (int i = 0; i < t.n_top; i++) {
+        t.top_id[i] = (id + i) % 256;
+        t.top_logprob[i] = -0.5f - (float)i;
+    }
+    return t;
+}
+
+static inline void fake_advance(struct router *r, int i)
+{
+    struct fake_req *q = &r->req[i];
+    struct step_token t;
+
+    if (q->canceled) {
+        fake_finish(r, i, FINISH_ABORT, NULL);
+        return;
+    }
+    if (!q->scored && q->params.prompt_logprobs) {
+        for (int k = 1; k < q->params.n_prompt; k++) {
+            t = fake_token(q->prompt[k], q->params.n_top);
+            q->sink.tokens(q->sink.arg, &t, 1, true);
+        }
+        q->scored = true;
+    }
+    if (q->n_out == (int)strlen(FAKE_TEXT)) {
+        fake_finish(r, i, FINISH_STOP, NULL);
+        return;
+    }
+    t = fake_token((unsigned char)FAKE_TEXT[q->n_out++], q->params.n_top);
+    q->sink.tokens(q->sink.arg, &t, 1, false);
+    if (q->n_out >= q->params.max_tokens)
+        fake_finish(r, i, FINISH_LENGTH, NULL);
+}
+
+/* The control thread's part; only one thread calls it. Returns requests still running. */
+static inline int fake_step(struct router *r)
+{
+    pthread_mutex_lock(&r->lock);
+    int n = r->n;
+    pthread_mutex_unlock(&r->lock);
+    for (int i = n - 1; i >= 0; i--)
+        fake_advance(r, i);
+    pthread_mutex_lock(&r->lock);
+    n = r->n;
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+/* The engine died: every request ends with UNAVAIL. */
+static inline void fake_crash(struct router *r)
+{
+    struct err e;
+
+    err_set(&e, ERR_UNAVAIL, "the engine ended unexpectedly and is being restarted");
+    while (r->n > 0)
+        fake_finish(r, 0, FINISH_ERROR, &e);
+}
+
+static inline void fake_done(struct router *r)
+{
+    while (r->n > 0)
+        fake_finish(r, 0, FINISH_ABORT, NULL);
+    metric_page_free(r->page);
+}
+
+/* ---- daemon/ctrl/router.h ---- */
+
+const struct served *router_model(struct router *r, const char *name, struct err *e)
+{
+    if (!name || !*name || !strcmp(name, r->model.name))
+        return &r->model;
+    err_param(e, ERR_NOTFOUND, "model", "there is no such model; there is 'fake'");
+    return NULL;
+}
+
+void router_unref(struct router *r, const struct served *m) { (void)r, (void)m; }
+
+int router_models(struct router *r, const struct served **ret, int max)
+{
+    (void)max;
+    ret[0] = &r->model;
+    return 1;
+}
+
+int router_submit(struct router *r, const struct served *m, struct gen_submit *subs,
+                  int n, uint64_t *ret_ids, struct err *e)
+{
+    int rc = 0;
+
+    (void)m;
+    pthread_mutex_lock(&r->lock);
+    if (r->not_ready != ERR_OK)
+        rc = err_set(e, r->not_ready, "the model is loading");
+    else if (r->n + n > r->max_waiting)
+        rc = err_set(e, ERR_BUSY, "the queue is full");
+    for (int i = 0; rc == 0 && i < n; i++) {
+        struct fake_req *q = &r->req[r->n++];
+        size_t bytes = (size_t)subs[i].params.n_prompt * sizeof(int32_t);
+
+        memset(q, 0, sizeof(*q));
+        ret_ids[i] = subs[i].params.id = q->id = ++r->next_id;
+        q->params = r->last = subs[i].params;
+        q->sink = subs[i].sink;
+        q->prompt = xmalloc(bytes);
+        memcpy(q->prompt, subs[i].prompt, bytes);
+        snprintf(q->label, sizeof(q->label), "%s", subs[i].label);
+        r->n_submitted++;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return rc;
+}
+
+void router_cancel(struct router *r, uint64_t id)
+{
+    pthread_mutex_lock(&r->lock);
+    for (int i = 0; i < r->n; i++)
+        if (r->req[i].id == id && !r->req[i].canceled) {
+            r->req[i].canceled = true;
+            r->n_canceled++;
+        }
+    pthread_mutex_unlock(&r->lock);
+}
+
+int router_ready(struct router *r, struct err *e)
+{
+    return r->not_ready == ERR_OK ? 0 : err_set(e, r->not_ready, "the model is loading");
+}
+
+int router_retry_after(struct router *r)
+{
+    (void)r;
+    return 3;
+}
+
+const char *instance_state_name(enum instance_state s)
+{
+    return s == INSTANCE_READY ? "ready" : "loading";
+}
+
+int router_instances(struct router *r, struct instance_status *ret, int max)
+{
+    (void)max;
+    memset(ret, 0, sizeof(*ret));
+    snprintf(ret->name, sizeof(ret->name), "main");
+    ret->state = r->not_ready == ERR_OK ? INSTANCE_READY : INSTANCE_LOADING;
+    ret->running = r->n;
+    return 1;
+}
+
+int router_requests(struct router *r, struct request_status *ret, int max)
+{
+    int n;
+
+    pthread_mutex_lock(&r->lock);
+    for (n = 0; n < r->n && n < max; n++) {
+        memset(&ret[n], 0, sizeof(ret[n]));
+        ret[n].id = r->req[n].id;
+        snprintf(ret[n].label, sizeof(ret[n].label), "%s", r->req[n].label);
+        ret[n].n_out = r->req[n].n_out;
+        ret[n].ttft_us = -1;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+int router_pages_get(struct router *r, struct metric_page **ret, int max)
+{
+    (void)max;
+    ret[0] = r->page;
+    return 1;
+}
+
+void router_pages_put(struct router *r) { (void)r; }
+
+/* ---- tokenizer and template: a byte is a token ---- */
+
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
+                     size_t max_ids, const atomic_bool *cancel, struct tok_ids *out,
+                     struct err *e)
+{
+    (void)t, (void)flags;
+    if (cancel && atomic_load(cancel))
+        return err_set(e, ERR_CANCELED, "canceled");
+    for (size_t i = 0; i < n; i++) {
+        if (max_ids && out->n >= max_ids)
+            return err_set(e, ERR_CONTEXT, "more than %zu tokens", max_ids);
+        tok_ids_add(out, (unsigned char)text[i]);
+    }
+    return 0;
+}
+
+void tok_ids_add(struct tok_ids *ids, int32_t id)
+{
+    if (ids->n == ids->cap) {
+        ids->cap = ids->cap ? ids->cap * 2 : 64;
+        ids->v = xrealloc(ids->v, ids->cap * sizeof(*ids->v));
+    }
+    ids->v[ids->n++] = id;
+}
+
+void tok_ids_done(struct tok_ids *ids)
+{
+    free(ids->v);
+    memset(ids, 0, sizeof(*ids));
+}
+
+void tokenizer_piece(const struct tokenizer *t, int32_t id, bool first, bool special,
+                     struct buf *out)
+{
+    (void)t, (void)first, (void)special;
+    if (id < 256)
+        buf_putc(out, (char)id);
+}
+
+void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n,
+                      bool special, struct buf *out)
+{
+    for (size_t i = 0; i < n; i++)
+        tokenizer_piece(t, ids[i], i == 0, special, out);
+}
+
+bool tokenizer_is_control(const struct tokenizer *t, int32_t id)
+{
+    (void)t;
+    return id >= 256;
+}
+
+const char *tokenizer_kind(const struct tokenizer *t)
+{
+    (void)t;
+    return "bytes";
+}
+
+const char *template_name(enum template_family f)
+{
+    return f == TEMPLATE_NONE ? "none" : "chatml";
+}
+
+int template_render(enum template_family f, const struct tokenizer *t,
+                    const struct chat_msg *msgs, size_t n, const char *today,
+                    size_t max_ids, const atomic_bool *cancel, struct tok_ids *out,
+                    struct err *e)
+{
+    (void)f, (void)today;
+    for (size_t i = 0; i < n; i++)
+        if (tokenizer_encode(t, msgs[i].content, msgs[i].n, 0, max_ids, cancel, out, e) <
+            0)
+            return -1;
+    return 0;
+}
+
+#endif
