@@ -81,7 +81,7 @@ struct sched_out {
     /* FINISH */
     enum finish_reason reason;
     int32_t stop_id; /* the token that ended it (not among TOKENS), -1 none */
-    int32_t n_prompt, n_cached, n_out, n_preempted;
+    int32_t n_prompt, n_cached, n_out, n_preempted; /* n_out: without stop_id */
     int64_t queue_us, prefill_us, decode_us; /* waiting; start to first; first to last */
     /* FINISH with ERROR, REFUSE */
     const struct err *error;
@@ -98,7 +98,9 @@ struct sched *sched_new(const struct sched_cfg *cfg);
 void sched_free(struct sched *s);
 void sched_event(struct sched *s, int64_t now_us, const struct sched_event *ev);
 /* The next step into *st (cleared first); false when there is nothing to run now. The
- * caller submits it and reports with sched_submitted, then asks again until false. */
+ * caller submits it and reports with sched_submitted, then asks again until false. When
+ * the executor does not take it: report a ticket all the same, then DONE with an error.
+ */
 bool sched_next(struct sched *s, int64_t now_us, struct step *st);
 void sched_submitted(struct sched *s, int64_t now_us, uint64_t ticket);
 /* Outcomes since the last call: *ret of n entries. */

@@ -1,0 +1,358 @@
+/* daemon/serve/sched.c - events in, outcomes out.
+ *
+ * A request is a struct sched_seq from ADD until its last step has come back:
+ *
+ *      ADD -> (parked) -> waiting <-> running -> finished
+ *                                        \-> zombie -> gone
+ *
+ * Its finish is told at once, wherever it is; when a step in flight still names its
+ * blocks it lives on as a zombie until that step returns. So each id gets exactly one
+ * FINISH or REFUSE, and no block changes hands under a running step.
+ *
+ * Outcomes collect in one of two boxes; sched_out hands out the full one and the other is
+ * filled meanwhile. Tokens and errors are copied: the executor's memory lives only until
+ * its next poll. */
+#include "daemon/serve/sched.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "daemon/serve/sched_impl.h"
+
+void sched_step_caps(const struct sched_cfg *cfg, struct step_caps *ret)
+{
+    int per_seq = cfg->max_ctx / cfg->kv.block_tok + 1;
+    /* Histories (penalties) and biases are large and rare: room for one sequence of full
+     * length or several shorter ones; who does not fit goes first in the next step. */
+    *ret = (struct step_caps){.items = cfg->max_seqs,
+                              .toks = cfg->step_tok,
+                              .blocks = cfg->max_seqs * per_seq,
+                              .samples = cfg->max_seqs,
+                              .hist = cfg->max_ctx + 16 * cfg->max_seqs + 4096,
+                              .biases = 1024 + 64 * cfg->max_seqs,
+                              .copies = cfg->max_seqs,
+                              .refs = cfg->max_seqs,
+                              .outs = cfg->max_outs};
+}
+
+static int min_int(int a, int b) { return a < b ? a : b; }
+
+struct sched *sched_new(const struct sched_cfg *cfg)
+{
+    struct sched *s = xcalloc(1, sizeof(*s));
+    int64_t pool = (int64_t)cfg->kv.group[0].n_blocks * cfg->kv.block_tok;
+
+    /* a step carries one block table per item */
+    assert(cfg->kv.n_groups == 1 && cfg->kv.group[0].kind == KV_FULL);
+    assert(cfg->step_tok > 0 && cfg->max_seqs > 0 && cfg->max_outs > 0);
+    assert(cfg->max_ctx > 0 && cfg->depth > 0 && pool > 0);
+    s->cfg = *cfg;
+    sched_step_caps(cfg, &s->caps);
+    s->ctx = pool < cfg->max_ctx ? (int)pool : cfg->max_ctx;
+    /* each running sequence can have at least one token and one output in every step */
+    s->max_run = min_int(cfg->max_seqs, min_int(cfg->step_tok, cfg->max_outs));
+    s->kv = kvcache_new(&cfg->kv);
+    s->pool_state = 1;
+    list_init(&s->waiting);
+    list_init(&s->running);
+    list_init(&s->zombies);
+    for (int i = 0; i < SCHED_CLASSES; i++)
+        list_init(&s->wclass[i]);
+    s->order = xcalloc((size_t)s->max_run, sizeof(struct sched_seq *));
+    s->flights = xcalloc((size_t)cfg->depth, sizeof(*s->flights));
+    for (int i = 0; i < cfg->depth; i++)
+        s->flights[i].items =
+            xcalloc((size_t)cfg->max_seqs, sizeof(*s->flights[i].items));
+    return s;
+}
+
+static void box_done(struct outbox *b)
+{
+    free(b->out);
+    free(b->tok_off);
+    free(b->err_at);
+    free(b->toks);
+    free(b->errs);
+}
+
+static void release_list(struct sched *s, struct list *head)
+{
+    list_for_safe(it, tmp, head)
+    {
+        sched_release(s, list_entry(it, struct sched_seq, link));
+    }
+}
+
+static void release_parked(struct sched *s)
+{
+    for (size_t i = 0; i < s->groups.cap; i++) {
+        /* the last to leave deletes its group, which may move others up to this slot */
+        while (s->groups.slot[i].p) {
+            struct seq_group *g = s->groups.slot[i].p;
+            if (list_empty(&g->parked))
+                break;
+            sched_release(s, list_entry(g->parked.next, struct sched_seq, link));
+        }
+    }
+}
+
+void sched_free(struct sched *s)
+{
+    if (!s)
+        return;
+    release_parked(s);
+    release_list(s, &s->waiting);
+    release_list(s, &s->running);
+    release_list(s, &s->zombies);
+    for (int i = 0; i < s->cfg.depth; i++)
+        free(s->flights[i].items);
+    free(s->flights);
+    free(s->order);
+    idmap_done(&s->by_id);
+    idmap_done(&s->groups);
+    box_done(&s->box[0]);
+    box_done(&s->box[1]);
+    kvcache_free(s->kv);
+    free(s);
+}
+
+/* ---- outcomes ---- */
+
+static struct sched_out *emit(struct sched *s, enum sched_out_kind kind, uint64_t id)
+{
+    struct outbox *b = &s->box[s->box_now];
+
+    if (b->n == b->cap) {
+        b->cap = b->cap ? b->cap * 2 : 64;
+        b->out = xrealloc(b->out, b->cap * sizeof(*b->out));
+        b->tok_off = xrealloc(b->tok_off, b->cap * sizeof(*b->tok_off));
+        b->err_at = xrealloc(b->err_at, b->cap * sizeof(*b->err_at));
+    }
+    b->tok_off[b->n] = b->n_toks;
+    b->err_at[b->n] = -1;
+    struct sched_out *o = &b->out[b->n++];
+    *o = (struct sched_out){.kind = kind, .id = id, .stop_id = -1};
+    return o;
+}
+
+static void attach_error(struct sched *s, const struct err *e)
+{
+    struct outbox *b = &s->box[s->box_now];
+
+    if (b->n_errs == b->errs_cap) {
+        b->errs_cap = b->errs_cap ? b->errs_cap * 2 : 8;
+        b->errs = xrealloc(b->errs, b->errs_cap * sizeof(*b->errs));
+    }
+    b->err_at[b->n - 1] = (int)b->n_errs;
+    b->errs[b->n_errs++] = *e;
+}
+
+void sched_emit_toks(struct sched *s, struct sched_seq *q, bool scored,
+                     const struct step_token *toks, int n)
+{
+    struct outbox *b = &s->box[s->box_now];
+    struct sched_out *o = emit(s, SCHED_OUT_TOKENS, q->p.id);
+
+    o->n_toks = n;
+    o->scored = scored;
+    if (b->n_toks + (size_t)n > b->toks_cap) {
+        while (b->n_toks + (size_t)n > b->toks_cap)
+            b->toks_cap = b->toks_cap ? b->toks_cap * 2 : 256;
+        b->toks = xrealloc(b->toks, b->toks_cap * sizeof(*b->toks));
+    }
+    memcpy(b->toks + b->n_toks, toks, (size_t)n * sizeof(*toks));
+    b->n_toks += (size_t)n;
+}
+
+size_t sched_out(struct sched *s, const struct sched_out **ret)
+{
+    struct outbox *b = &s->box[s->box_now];
+
+    for (size_t i = 0; i < b->n; i++) {
+        if (b->out[i].n_toks)
+            b->out[i].toks = b->toks + b->tok_off[i];
+        if (b->err_at[i] >= 0)
+            b->out[i].error = &b->errs[b->err_at[i]];
+    }
+    s->box_now = !s->box_now;
+    s->box[s->box_now].n = 0;
+    s->box[s->box_now].n_toks = 0;
+    s->box[s->box_now].n_errs = 0;
+    *ret = b->out;
+    return b->n;
+}
+
+static void refuse(struct sched *s, uint64_t id, const struct err *e)
+{
+    emit(s, SCHED_OUT_REFUSE, id);
+    attach_error(s, e);
+}
+
+void sched_finish(struct sched *s, int64_t now, struct sched_seq *q,
+                  enum finish_reason reason, int32_t stop_id, const struct err *error)
+{
+    struct sched_out *o = emit(s, SCHED_OUT_FINISH, q->p.id);
+
+    o->reason = reason;
+    o->stop_id = stop_id;
+    o->n_prompt = q->p.n_prompt;
+    o->n_cached = q->n_cached;
+    o->n_out = q->n_toks - q->p.n_prompt;
+    o->n_preempted = q->n_preempted;
+    o->queue_us = (q->started ? q->start_us : now) - q->add_us;
+    if (o->n_out) {
+        o->prefill_us = q->first_us - q->start_us;
+        o->decode_us = q->last_us - q->first_us;
+    }
+    if (error)
+        attach_error(s, error);
+
+    idmap_del(&s->by_id, q->p.id);
+    if (!q->n_flight) {
+        sched_release(s, q);
+        return;
+    }
+    sched_unlink(s, q);
+    sched_leave_group(s, q);
+    q->state = SEQ_ZOMBIE;
+    s->n_zombie++;
+    list_push(&s->zombies, &q->link);
+}
+
+/* ---- events ---- */
+
+static int check_add(const struct sched *s, const struct sched_event *ev, struct err *e)
+{
+    const struct gen_params *p = ev->params;
+    int room = s->cfg.max_waiting + s->max_run - s->n_running;
+
+    if (s->draining)
+        return err_set(e, ERR_UNAVAIL,
+                       "the engine is stopping and takes no new requests");
+    if (p->n_prompt < 1)
+        return err_set(e, ERR_INVALID, "the prompt has no tokens");
+    if (idmap_get(&s->by_id, p->id))
+        return err_set(e, ERR_CONFLICT, "request %llu is there already",
+                       (unsigned long long)p->id);
+    if (p->n_prompt > s->ctx || (p->n_prompt == s->ctx && p->max_tokens != 0))
+        return err_set(e, ERR_CONTEXT,
+                       "the prompt has %d tokens and the %s holds %d, of which at least "
+                       "one is for the answer",
+                       p->n_prompt,
+                       s->ctx < s->cfg.max_ctx ? "KV cache" : "context of this model",
+                       s->ctx);
+    if (p->n_bias > s->caps.biases)
+        return err_param(e, ERR_TOOBIG, "logit_bias", "%d logit biases, at most %d",
+                         p->n_bias, s->caps.biases);
+    if (s->n_waiting >= room)
+        return err_set(e, ERR_BUSY, "%d requests are waiting, no more are taken",
+                       s->n_waiting);
+    return 0;
+}
+
+static void *dup_bytes(const void *p, size_t n, bool *failed)
+{
+    void *d = n ? try_malloc(n) : NULL;
+
+    if (d)
+        memcpy(d, p, n);
+    *failed |= n && !d;
+    return d;
+}
+
+static struct sched_seq *seq_new(const struct sched *s, const struct sched_event *ev,
+                                 struct err *e)
+{
+    const struct gen_params *p = ev->params;
+    int n_eog = p->ignore_eos ? 0 : ev->n_eog;
+    struct sched_seq *q = xcalloc(1, sizeof(*q));
+    bool failed = false;
+
+    q->p = *p;
+    q->n_toks = q->toks_cap = p->n_prompt;
+    q->limit = s->ctx;
+    if (p->max_tokens >= 0 && p->max_tokens < s->ctx - p->n_prompt)
+        q->limit = p->n_prompt + p->max_tokens;
+    q->toks = dup_bytes(ev->prompt, (size_t)p->n_prompt * 4, &failed);
+    q->bias = dup_bytes(ev->biases, (size_t)p->n_bias * sizeof(*q->bias), &failed);
+    q->n_ends = p->n_stop + n_eog;
+    q->ends = try_malloc(((size_t)q->n_ends + 1) * sizeof(*q->ends));
+    if (failed || !q->ends) {
+        free(q->toks);
+        free(q->bias);
+        free(q->ends);
+        free(q);
+        err_set(e, ERR_NOMEM, "no memory for a request of %d tokens", p->n_prompt);
+        return NULL;
+    }
+    if (p->n_stop)
+        memcpy(q->ends, ev->stops, (size_t)p->n_stop * sizeof(*q->ends));
+    if (n_eog)
+        memcpy(q->ends + p->n_stop, ev->eog, (size_t)n_eog * sizeof(*q->ends));
+    list_init(&q->link);
+    list_init(&q->clink);
+    return q;
+}
+
+static void on_add(struct sched *s, int64_t now, const struct sched_event *ev)
+{
+    struct sched_seq *q;
+    struct err e;
+
+    if (check_add(s, ev, &e) < 0 || !(q = seq_new(s, ev, &e))) {
+        refuse(s, ev->params->id, &e);
+        return;
+    }
+    q->num = ++s->arrivals;
+    q->add_us = now;
+    idmap_put(&s->by_id, q->p.id, q);
+    /* no output wanted and nothing to score */
+    if (q->p.max_tokens == 0 && !(q->p.prompt_logprobs && q->p.n_prompt > 1))
+        sched_finish(s, now, q, FINISH_LENGTH, -1, NULL);
+    else
+        sched_enqueue(s, q);
+}
+
+static void on_cancel(struct sched *s, int64_t now, uint64_t id)
+{
+    struct sched_seq *q = idmap_get(&s->by_id, id);
+
+    if (q)
+        sched_finish(s, now, q, FINISH_ABORT, -1, NULL);
+    else
+        s->st.late++;
+}
+
+void sched_event(struct sched *s, int64_t now_us, const struct sched_event *ev)
+{
+    switch (ev->kind) {
+    case SCHED_ADD:
+        on_add(s, now_us, ev);
+        break;
+    case SCHED_CANCEL:
+        on_cancel(s, now_us, ev->id);
+        break;
+    case SCHED_DONE:
+        sched_done(s, now_us, ev->done);
+        break;
+    case SCHED_DRAIN:
+        s->draining = true;
+        break;
+    }
+}
+
+void sched_stats(const struct sched *s, struct sched_stats *ret)
+{
+    *ret = s->st;
+    ret->running = s->n_running;
+    ret->waiting = s->n_waiting;
+    ret->steps = s->steps;
+    kvcache_stats(s->kv, &ret->kv);
+}
+
+bool sched_idle(const struct sched *s)
+{
+    return !s->n_waiting && !s->n_running && !s->n_flights;
+}

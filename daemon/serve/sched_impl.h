@@ -1,0 +1,144 @@
+/* daemon/serve/sched_impl.h - what the files of the scheduler share; nobody else
+ * includes it. sched.c events and outcomes, sched_queue.c who waits and who runs,
+ * sched_form.c the next step, sched_done.c what came back, sched_check.c invariants. */
+#ifndef SERVE_SCHED_IMPL_H
+#define SERVE_SCHED_IMPL_H
+
+#include "base/err.h"
+#include "base/list.h"
+#include "daemon/serve/idmap.h"
+#include "daemon/serve/sched.h"
+
+enum {
+    SCHED_CLASSES = 32, /* waiting requests by log2 of their length */
+    SCHED_AGE = 16,     /* admissions that may pass the oldest waiting request */
+    SCHED_TRIES = 16,   /* waiting requests looked at in one step */
+};
+
+enum seq_state {
+    SEQ_NEW,
+    SEQ_PARKED,  /* waits for the first of its group */
+    SEQ_WAITING, /* for a place and blocks */
+    SEQ_RUNNING, /* has blocks */
+    SEQ_ZOMBIE   /* told finished; a step in flight still uses its blocks */
+};
+
+/* Choices of one prompt. */
+struct seq_group {
+    uint64_t id;
+    int members;
+    bool ready;             /* the prompt is in the cache */
+    struct sched_seq *lead; /* the one that computes it */
+    struct list parked;
+};
+
+struct sched_seq {
+    struct list link;  /* parked, waiting, running or zombies */
+    struct list clink; /* waiting: its size class */
+    struct gen_params p;
+    uint64_t num; /* order of arrival = seniority; names it in steps */
+    enum seq_state state;
+    struct seq_group *group;
+    int32_t *toks; /* prompt, then committed output */
+    int n_toks, toks_cap;
+    int limit; /* of n_toks */
+    int32_t *ends;
+    int n_ends;
+    struct step_bias *bias;
+    struct kvseq *kv;
+
+    int next_pos;      /* the first position that no step computes yet */
+    int prefill_end;   /* before it we prefill, from it on we decode */
+    int n_flight;      /* steps in flight with an item of ours */
+    uint32_t epoch;    /* items of an older one are void */
+    bool tail_samples; /* the last item sampled: its token stands at next_pos */
+    uint64_t tail_ticket;
+    int n_scored, scored_next; /* prompt tokens scored: delivered, asked for */
+    bool evict;                /* preempt when nothing is in flight */
+    bool deferred;             /* did not fit the last step's arrays: goes first */
+    int grant;                 /* tokens in the step being formed */
+    int passed;                /* admissions of younger ones while it was the oldest */
+    uint64_t tried;            /* state of the pool when it last did not fit */
+
+    int n_cached, n_preempted, had; /* had: positions computed before a preemption */
+    bool started;
+    int64_t add_us, start_us, first_us, last_us;
+};
+
+struct flight_item {
+    struct sched_seq *q;
+    uint32_t epoch;
+    int first_pos, n_tok, n_scored;
+    bool samples;
+};
+struct flight {
+    uint64_t ticket;
+    bool submitted;
+    int n_items;
+    struct flight_item *items;
+};
+
+struct outbox {
+    struct sched_out *out;
+    size_t *tok_off; /* of out[i] */
+    int *err_at;     /* -1 = none */
+    size_t n, cap;
+    struct step_token *toks;
+    size_t n_toks, toks_cap;
+    struct err *errs;
+    size_t n_errs, errs_cap;
+};
+
+struct sched {
+    struct sched_cfg cfg;
+    struct step_caps caps;
+    int ctx;     /* positions that one sequence can ever have */
+    int max_run; /* sequences running */
+    struct kvcache *kv;
+    struct idmap by_id, groups;
+    struct list waiting; /* oldest first */
+    struct list wclass[SCHED_CLASSES];
+    struct list running; /* oldest first */
+    struct list zombies;
+    int n_waiting, n_running, n_zombie, n_evict; /* n_waiting: parked ones too */
+    uint64_t arrivals, steps;
+    uint64_t pool_state; /* counts returns of blocks */
+    int prefill_row;
+    bool draining;
+    struct flight *flights; /* ring of cfg.depth */
+    int flight_head, n_flights;
+    struct sched_seq **order; /* scratch: running, oldest first */
+    struct outbox box[2];
+    int box_now;
+    struct sched_stats st;
+};
+
+/* sched.c */
+void sched_emit_toks(struct sched *s, struct sched_seq *q, bool scored,
+                     const struct step_token *toks, int n);
+/* Tell it finished and let go of it (at once, or when its last step returns). */
+void sched_finish(struct sched *s, int64_t now, struct sched_seq *q,
+                  enum finish_reason reason, int32_t stop_id, const struct err *error);
+
+/* sched_queue.c */
+void sched_enqueue(struct sched *s, struct sched_seq *q);
+/* Out of its list and group, blocks returned; q is freed. */
+void sched_release(struct sched *s, struct sched_seq *q);
+void sched_unlink(struct sched *s, struct sched_seq *q);
+void sched_leave_group(struct sched *s, struct sched_seq *q);
+void sched_group_ready(struct sched *s, struct sched_seq *q);
+/* From waiting to running with the blocks of all it knows; false: no room. */
+bool sched_start(struct sched *s, int64_t now, struct sched_seq *q);
+void sched_preempt(struct sched *s, struct sched_seq *q);
+int sched_class(const struct sched_seq *q);
+
+/* sched_form.c */
+/* Tokens known or in the making. */
+int sched_vlen(const struct sched_seq *q);
+/* Positions left to compute before something has to come back. */
+int sched_need(const struct sched_seq *q);
+
+/* sched_done.c */
+void sched_done(struct sched *s, int64_t now, const struct step_done *done);
+
+#endif

@@ -1,0 +1,230 @@
+/* daemon/serve/sched_queue.c - who waits, who runs, who has blocks.
+ *
+ * Waiting requests stand in one list by age and in lists by size class, so that the
+ * oldest and a shortest are both found at once. A request that starts gets the blocks of
+ * everything it knows (prompt, and output so far when it was preempted), so only decoding
+ * ones can run out of blocks later. Admission leaves one spare block per running
+ * sequence, else what is admitted now would be preempted a step later.
+ *
+ * A group's first member computes the prompt; the others are parked until it is in the
+ * cache, then attach it. When the first leaves early, the next one takes over. */
+#include "daemon/serve/sched_impl.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+int sched_class(const struct sched_seq *q)
+{
+    return 31 - __builtin_clz((unsigned)q->n_toks | 1);
+}
+
+/* Before the first one that is younger; new ones go to the end at once. */
+static void insert_by_age(struct list *head, struct list *n, uint64_t num, size_t off)
+{
+    struct list *at = head->prev;
+
+#define NUM_OF(l) (((struct sched_seq *)((char *)(l)-off))->num)
+    if (at == head || NUM_OF(at) < num) {
+        list_push(head, n);
+        return;
+    }
+    for (at = head->next; NUM_OF(at) < num;)
+        at = at->next;
+#undef NUM_OF
+    list_insert(at, n);
+}
+
+static void to_waiting(struct sched *s, struct sched_seq *q)
+{
+    q->state = SEQ_WAITING;
+    q->passed = 0;
+    q->tried = 0;
+    insert_by_age(&s->waiting, &q->link, q->num, offsetof(struct sched_seq, link));
+    insert_by_age(&s->wclass[sched_class(q)], &q->clink, q->num,
+                  offsetof(struct sched_seq, clink));
+}
+
+static bool can_share(const struct sched *s, const struct sched_seq *q)
+{
+    return s->cfg.kv.reuse && !q->p.no_cache && !q->p.prompt_logprobs && q->p.group &&
+           q->p.n_prompt > s->cfg.kv.block_tok;
+}
+
+void sched_enqueue(struct sched *s, struct sched_seq *q)
+{
+    struct seq_group *g = NULL;
+
+    s->n_waiting++;
+    if (can_share(s, q)) {
+        g = idmap_get(&s->groups, q->p.group);
+        if (!g) {
+            g = xcalloc(1, sizeof(*g));
+            g->id = q->p.group;
+            g->lead = q;
+            list_init(&g->parked);
+            idmap_put(&s->groups, g->id, g);
+        }
+        q->group = g;
+        g->members++;
+    }
+    if (!g || g->lead == q || g->ready) {
+        to_waiting(s, q);
+        return;
+    }
+    q->state = SEQ_PARKED;
+    list_push(&g->parked, &q->link);
+}
+
+static void unpark_first(struct sched *s, struct seq_group *g)
+{
+    struct sched_seq *q = list_entry(g->parked.next, struct sched_seq, link);
+
+    list_del(&q->link);
+    to_waiting(s, q);
+}
+
+void sched_group_ready(struct sched *s, struct sched_seq *q)
+{
+    struct seq_group *g = q->group;
+
+    if (!g || g->ready)
+        return;
+    g->ready = true;
+    g->lead = NULL;
+    while (!list_empty(&g->parked))
+        unpark_first(s, g);
+}
+
+void sched_leave_group(struct sched *s, struct sched_seq *q)
+{
+    struct seq_group *g = q->group;
+
+    if (!g)
+        return;
+    q->group = NULL;
+    if (g->lead == q) {
+        g->lead = NULL;
+        if (!list_empty(&g->parked)) {
+            g->lead = list_entry(g->parked.next, struct sched_seq, link);
+            unpark_first(s, g);
+        }
+    }
+    if (--g->members == 0) {
+        idmap_del(&s->groups, g->id);
+        free(g);
+    }
+}
+
+void sched_unlink(struct sched *s, struct sched_seq *q)
+{
+    s->n_waiting -= q->state == SEQ_WAITING || q->state == SEQ_PARKED;
+    s->n_running -= q->state == SEQ_RUNNING;
+    s->n_zombie -= q->state == SEQ_ZOMBIE;
+    s->n_evict -= q->evict;
+    q->evict = false;
+    list_del(&q->link);
+    list_del(&q->clink);
+}
+
+static void drop_blocks(struct sched *s, struct sched_seq *q)
+{
+    s->pool_state += q->kv != NULL;
+    kvseq_free(q->kv);
+    q->kv = NULL;
+}
+
+void sched_release(struct sched *s, struct sched_seq *q)
+{
+    sched_unlink(s, q);
+    sched_leave_group(s, q);
+    drop_blocks(s, q);
+    free(q->toks);
+    free(q->ends);
+    free(q->bias);
+    free(q);
+}
+
+static int blocks_of(const struct sched *s, int n)
+{
+    return (n + s->cfg.kv.block_tok - 1) / s->cfg.kv.block_tok;
+}
+
+/* Tokens of which a cached prefix may be taken: with prompt logprobs only those whose
+ * rows were scored before. */
+static int attachable(const struct sched_seq *q)
+{
+    if (q->p.prompt_logprobs && q->n_scored < q->p.n_prompt - 1)
+        return q->n_scored + 1;
+    return q->n_toks;
+}
+
+/* Its blocks, or NULL. The prefix search costs a hash per block, so it is made only when
+ * it can help and once per state of the pool. */
+static struct kvseq *take_blocks(struct sched *s, struct sched_seq *q, int *ret_cached)
+{
+    int spare = s->n_running, avail = kvcache_available(s->kv);
+    int need = blocks_of(s, q->n_toks), n = attachable(q);
+
+    if (need + spare > avail) {
+        if (q->tried == s->pool_state || q->p.no_cache)
+            return NULL;
+        q->tried = s->pool_state;
+        need -= kvcache_peek(s->kv, q->p.salt, q->toks, n) / s->cfg.kv.block_tok;
+        if (need + spare > avail)
+            return NULL;
+    }
+    struct kvseq *kv = kvseq_new(s->kv, q->p.salt, !q->p.no_cache);
+    int cached = kvseq_attach(kv, q->toks, n), copies = 0;
+    /* attached blocks that nobody held are not available any more */
+    if (kvseq_need(kv, cached, q->n_toks) + spare > kvcache_available(s->kv) ||
+        kvseq_reserve(kv, cached, q->n_toks, NULL, &copies, 0) < 0) {
+        kvseq_free(kv);
+        return NULL;
+    }
+    *ret_cached = cached;
+    return kv;
+}
+
+bool sched_start(struct sched *s, int64_t now, struct sched_seq *q)
+{
+    int cached = 0;
+    struct kvseq *kv = take_blocks(s, q, &cached);
+
+    if (!kv)
+        return false;
+    sched_unlink(s, q);
+    q->kv = kv;
+    q->state = SEQ_RUNNING;
+    q->next_pos = cached;
+    q->prefill_end = q->n_toks;
+    q->tail_samples = false;
+    q->scored_next = q->n_scored;
+    q->grant = 0;
+    s->n_running++;
+    insert_by_age(&s->running, &q->link, q->num, offsetof(struct sched_seq, link));
+    if (q->started) {
+        s->st.recomputed_tok += q->had > cached ? (uint64_t)(q->had - cached) : 0;
+        return true;
+    }
+    q->started = true;
+    q->start_us = now;
+    q->n_cached = cached;
+    s->st.prompt_tok += (uint64_t)q->p.n_prompt;
+    s->st.cached_tok += (uint64_t)cached;
+    return true;
+}
+
+void sched_preempt(struct sched *s, struct sched_seq *q)
+{
+    assert(q->state == SEQ_RUNNING && !q->n_flight);
+    sched_unlink(s, q);
+    q->had = kvseq_len(q->kv);
+    q->n_preempted++;
+    q->epoch++;
+    s->st.preemptions++;
+    drop_blocks(s, q);
+    s->n_waiting++;
+    to_waiting(s, q);
+}
