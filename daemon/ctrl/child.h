@@ -1,0 +1,59 @@
+/* daemon/ctrl/child.h - the daemon's side of one engine process.
+ *
+ * Starts the program with a socketpair and the metric page, speaks wire over it, reaps
+ * it. News comes by the callbacks below, on the control thread. `gone` comes exactly
+ * once, last, when the process is reaped; the engine may be freed in it, in no other. */
+#ifndef CTRL_CHILD_H
+#define CTRL_CHILD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct child;
+struct loop;
+struct step_token;
+struct wire_add;
+struct wire_finish;
+struct wire_ready;
+
+struct child_cfg {
+    const char *program;
+    char *const *args; /* the instance's options */
+    int n_args;
+    int page_fd; /* borrowed */
+    uint8_t secret[16];
+    const char *log_level;
+};
+
+struct child_news {
+    void (*hello)(void *arg);
+    void (*loading)(void *arg, double done);
+    void (*ready)(void *arg, const struct wire_ready *r);
+    void (*tokens)(void *arg, uint64_t id, const struct step_token *toks, int n,
+                   bool scored);
+    void (*finish)(void *arg, const struct wire_finish *f);
+    void (*writable)(void *arg); /* after child_full was true */
+    /* asked: it was told to stop. why: its own sentence, or how the process ended. */
+    void (*gone)(void *arg, bool asked, const struct err *why);
+};
+
+int child_start(struct loop *l, const struct child_cfg *cfg,
+                const struct child_news *news, void *arg, struct child **ret,
+                struct err *e);
+/* Kills and reaps what still runs, without news. */
+void child_free(struct child *g);
+int child_pid(const struct child *g);
+
+/* A connection that fails is not reported here: `gone` follows. */
+void child_add(struct child *g, const struct wire_add *a);
+void child_cancel(struct child *g, uint64_t id);
+void child_drain(struct child *g);
+void child_stop(struct child *g);
+/* SIGKILL; why becomes the reason in `gone`. */
+void child_kill(struct child *g, const struct err *why);
+/* Output waits: hand over nothing more until `writable`. */
+bool child_full(const struct child *g);
+
+#endif

@@ -1,0 +1,540 @@
+/* daemon/ctrl/supervisor.c - one instance: its model, its engine process, its restarts.
+ *
+ *   start -> loader (vocabulary) -> child (HELLO, LOADING, READY) -> gone
+ *     ^                                                                |
+ *     +--------------- wait, doubling up to backoff_max ---------------+
+ *
+ * The vocabulary is opened again at each start, because the file may have changed and the
+ * tokenizer must be that of the weights. A tick checks that a starting engine speaks,
+ * that a loading one gets on, and that steps end while requests are pending (the count
+ * of steps in the shared page moves); one that does not is killed, which is then a
+ * failure like any other. When the engine goes, every request in the router's table gets
+ * its error before a new one can be accepted. */
+#include "daemon/ctrl/supervisor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "daemon/ctrl/child.h"
+#include "daemon/ctrl/router_ctl.h"
+#include "daemon/serve/metrics.h"
+#include "daemon/serve/tokenizer.h"
+#include "daemon/serve/wire.h"
+#include "state/store.h"
+
+enum { TICKS = 8 /* a watch is checked so many times within its limit */ };
+
+struct supervisor {
+    struct supervisor_cfg cfg;
+    struct instance_status st; /* as published */
+    struct loaded next;        /* opened, published when the engine is ready */
+    struct loader *loader;
+    struct child *child;
+    struct loop_fd *orders;
+    struct loop_timer *retry, *tick, *kill;
+    int64_t delay_us, ready_us; /* next wait; since when ready */
+    int64_t moved_us;           /* last sign of life of the present state */
+    double steps, load_done;    /* at that sign */
+    uint8_t secret[16];
+    bool draining, drain_said, stopping;
+};
+
+static int64_t now_us(void) { return clock_now_us(clock_real()); }
+
+void supervisor_cfg_times(struct supervisor_cfg *cfg)
+{
+    cfg->backoff_us = 500000;
+    cfg->backoff_max_us = 30000000;
+    cfg->stable_us = 60000000;
+    cfg->hello_us = 10000000;
+    cfg->load_us = 120000000;
+    cfg->stuck_us = 60000000;
+    cfg->stop_us = 5000000;
+}
+
+static void note(struct supervisor *s, const char *what, const char *result,
+                 const char *detail)
+{
+    struct err e;
+
+    if (!s->cfg.store)
+        return;
+    if (journal_add(s->cfg.store, "daemon", what, s->st.model, result, &e, "%s", detail) <
+        0)
+        log_error("the journal lacks '%s %s': %s", what, result, e.msg);
+}
+
+static void enter(struct supervisor *s, enum instance_state state)
+{
+    s->st.state = state;
+    s->st.since_us = s->moved_us = now_us();
+    s->load_done = 0;
+    s->st.load_done = state == INSTANCE_READY || state == INSTANCE_DRAINING;
+    router_set_instance(s->cfg.router, &s->st);
+}
+
+/* ---- failure and the next try ---- */
+
+/* What the dead engine left in its gauges is no longer so. */
+static void clear_gauges(struct metric_page *p)
+{
+    static const int rows[] = {M_RUNNING,       M_WAITING,        M_WAITING_BY,
+                               M_KV_USAGE,      M_KV_BLOCKS_FREE, M_KV_BLOCKS_CACHED,
+                               M_KV_BLOCKS_USED};
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        metric_set(p, rows[i], 0, 0);
+    metric_set(p, M_WAITING_BY, 1, 0);
+}
+
+static void wait_and_retry(struct supervisor *s, enum instance_state state,
+                           const struct err *why)
+{
+    int64_t now = now_us();
+
+    if (state == INSTANCE_BACKOFF && now - s->ready_us >= s->cfg.stable_us)
+        s->delay_us = s->cfg.backoff_us;
+    snprintf(s->st.error, sizeof(s->st.error), "%s", why->msg);
+    s->st.retry_at_us = now + s->delay_us;
+    s->st.pid = 0;
+    enter(s, state);
+    loop_timer_set(s->retry, s->st.retry_at_us);
+    log_error("'%s': %s; next try in %.1f s", s->st.model, why->msg,
+              (double)s->delay_us / 1e6);
+    s->delay_us *= 2;
+    if (s->delay_us > s->cfg.backoff_max_us)
+        s->delay_us = s->cfg.backoff_max_us;
+}
+
+static void stopped(struct supervisor *s)
+{
+    s->st.pid = 0;
+    s->st.retry_at_us = 0;
+    loop_timer_set(s->kill, -1);
+    enter(s, INSTANCE_STOPPED);
+}
+
+/* ---- news of the engine ---- */
+
+static void on_hello(void *arg) { enter(arg, INSTANCE_LOADING); }
+
+static void on_loading(void *arg, double done)
+{
+    struct supervisor *s = arg;
+
+    s->st.load_done = done < 0 ? 0 : done > 1 ? 1 : done;
+    router_set_instance(s->cfg.router, &s->st);
+}
+
+static void take_figures(struct instance_status *st, const struct wire_ready *r)
+{
+    st->n_ctx = r->n_ctx;
+    st->n_blocks = r->n_blocks;
+    st->block_tok = r->block_tok;
+    st->n_threads = r->n_threads;
+    st->weight_bytes = r->weight_bytes;
+    st->kv_bytes = r->kv_bytes;
+    st->scratch_bytes = r->scratch_bytes;
+    st->load_us = r->load_us;
+    memcpy(st->isa, r->isa, sizeof(st->isa));
+    memcpy(st->kv_type, r->kv_type, sizeof(st->kv_type));
+    st->error[0] = '\0';
+    st->retry_at_us = 0;
+}
+
+static void write_inventory(struct supervisor *s)
+{
+    const struct served *f = &s->next.facts;
+    struct model_row m = {.n_params = f->n_params, .file_bytes = f->file_bytes};
+    struct instance_row i = {.applied_ms = clock_wall_ms()};
+    struct err e;
+
+    if (!s->cfg.store)
+        return;
+    m.added_ms = i.applied_ms;
+    memcpy(m.name, f->name, sizeof(m.name));
+    memcpy(m.path, f->path, sizeof(m.path));
+    memcpy(m.family, f->family, sizeof(m.family));
+    memcpy(m.main_type, f->main_type, sizeof(m.main_type));
+    memcpy(m.format, f->format, sizeof(m.format));
+    snprintf(i.name, sizeof(i.name), "%s", s->cfg.instance);
+    memcpy(i.model, f->name, sizeof(i.model));
+    snprintf(i.mode, sizeof(i.mode), "%s", s->cfg.mode);
+    snprintf(i.options, sizeof(i.options), "%s", s->cfg.options);
+    if (inventory_put_model(s->cfg.store, &m, &e) < 0 ||
+        inventory_put_instance(s->cfg.store, &i, &e) < 0)
+        log_error("the inventory lacks '%s': %s", f->name, e.msg);
+}
+
+static void on_ready(void *arg, const struct wire_ready *r)
+{
+    struct supervisor *s = arg;
+    char detail[128];
+
+    take_figures(&s->st, r);
+    s->next.facts.n_ctx = r->n_ctx;
+    write_inventory(s);
+    router_set_model(s->cfg.router, &s->next.facts, s->next.tok);
+    s->next.tok = NULL;
+    s->ready_us = now_us();
+    s->steps = metric_get(s->cfg.engine_page, M_STEPS, 0);
+    enter(s, INSTANCE_READY);
+    snprintf(detail, sizeof(detail), "pid %d, loaded in %.2f s, %s, %d threads",
+             s->st.pid, (double)r->load_us / 1e6, s->st.isa, s->st.n_threads);
+    note(s, "engine.ready", "ok", detail);
+    log_info("'%s' is ready: %s", s->st.model, detail);
+    if (s->cfg.ready)
+        s->cfg.ready(s->cfg.arg, &s->next.facts);
+}
+
+static void on_tokens(void *arg, uint64_t id, const struct step_token *toks, int n,
+                      bool scored)
+{
+    struct supervisor *s = arg;
+    router_tokens(s->cfg.router, id, toks, n, scored);
+}
+
+static void on_finish(void *arg, const struct wire_finish *w)
+{
+    struct supervisor *s = arg;
+    struct gen_finish f = {
+        .reason = FINISH_ERROR,
+        .stop_id = w->stop_id,
+        .n_prompt = w->n_prompt,
+        .n_cached = w->n_cached,
+        .n_out = w->n_out,
+        .n_preempted = w->n_preempted,
+        .queue_us = w->queue_us,
+        .prefill_us = w->prefill_us,
+        .decode_us = w->decode_us,
+    };
+    struct err e = {0};
+
+    if (w->reason >= 0 && w->reason < FINISH_ERROR) {
+        f.reason = (enum finish_reason)w->reason;
+    } else {
+        bool known = w->code > ERR_OK && w->code < ERR_COUNT;
+        err_set(&e, known ? (enum err_code)w->code : ERR_INTERNAL, "%s",
+                w->msg[0] ? w->msg : "the engine gave no reason");
+        f.error = &e;
+    }
+    router_finish(s->cfg.router, w->id, &f);
+}
+
+static void pump(struct supervisor *s);
+
+static void on_writable(void *arg)
+{
+    struct supervisor *s = arg;
+
+    loop_fd_set(s->orders, EPOLLIN);
+    pump(s);
+}
+
+/* The requests of an engine that ended get their error, once new ones are refused. */
+static void fail_requests(struct supervisor *s, const struct err *why)
+{
+    struct err e;
+
+    if (s->stopping)
+        err_set(&e, ERR_UNAVAIL, "the server is stopping");
+    else
+        err_set(&e, ERR_UNAVAIL, "the engine of '%s' failed, try again: %s", s->st.model,
+                why->msg);
+    router_fail_all(s->cfg.router, &e);
+}
+
+static void on_gone(void *arg, bool asked, const struct err *why)
+{
+    struct supervisor *s = arg;
+    bool was_ready = s->st.state == INSTANCE_READY || s->st.state == INSTANCE_DRAINING;
+
+    child_free(s->child);
+    s->child = NULL;
+    loop_fd_set(s->orders, EPOLLIN);
+    clear_gauges(s->cfg.engine_page);
+    if (!asked) {
+        metric_add(s->cfg.page, M_ENGINE_FAILURES, 0, 1);
+        note(s, was_ready ? "engine.run" : "engine.load", "failed", why->msg);
+    } else {
+        bool late = why->code == ERR_TIMEOUT;
+        note(s, "engine.stop", late ? "failed" : "ok", late ? why->msg : "");
+    }
+    if (s->stopping)
+        stopped(s);
+    else
+        wait_and_retry(s, was_ready ? INSTANCE_BACKOFF : INSTANCE_FAILED, why);
+    fail_requests(s, why);
+}
+
+static const struct child_news news = {
+    .hello = on_hello,
+    .loading = on_loading,
+    .ready = on_ready,
+    .tokens = on_tokens,
+    .finish = on_finish,
+    .writable = on_writable,
+    .gone = on_gone,
+};
+
+/* ---- start ---- */
+
+static void start_child(struct supervisor *s)
+{
+    struct child_cfg c = {
+        .program = s->cfg.program,
+        .args = s->cfg.args,
+        .n_args = s->cfg.n_args,
+        .page_fd = s->cfg.engine_page_fd,
+        .log_level = s->cfg.log_level,
+    };
+    char detail[64];
+    struct err e;
+
+    memcpy(c.secret, s->secret, sizeof(c.secret));
+    if (child_start(s->cfg.loop, &c, &news, s, &s->child, &e) < 0) {
+        note(s, "engine.start", "failed", e.msg);
+        wait_and_retry(s, INSTANCE_FAILED, &e);
+        return;
+    }
+    metric_add(s->cfg.page, M_ENGINE_STARTS, 0, 1);
+    s->st.pid = child_pid(s->child);
+    s->moved_us = now_us();
+    router_set_instance(s->cfg.router, &s->st);
+    snprintf(detail, sizeof(detail), "pid %d", s->st.pid);
+    note(s, "engine.start", "ok", detail);
+}
+
+static void on_opened(void *arg, struct loaded *m, const struct err *why)
+{
+    struct supervisor *s = arg;
+
+    loader_free(s->loader);
+    s->loader = NULL;
+    if (s->stopping) {
+        tokenizer_free(m ? m->tok : NULL);
+        stopped(s);
+        return;
+    }
+    if (!m) {
+        note(s, "model.open", "failed", why->msg);
+        wait_and_retry(s, INSTANCE_FAILED, why);
+        return;
+    }
+    tokenizer_free(s->next.tok);
+    s->next = *m;
+    memcpy(s->st.model, m->facts.name, sizeof(s->st.model));
+    start_child(s);
+}
+
+void supervisor_start(struct supervisor *s)
+{
+    struct err e;
+
+    s->st.retry_at_us = 0;
+    enter(s, INSTANCE_STARTING);
+    if (loader_start(s->cfg.loop, s->cfg.open, s->cfg.model_path, s->cfg.model_name,
+                     on_opened, s, &s->loader, &e) < 0)
+        wait_and_retry(s, INSTANCE_FAILED, &e);
+}
+
+static void on_retry(void *arg)
+{
+    struct supervisor *s = arg;
+
+    s->st.restarts++;
+    supervisor_start(s);
+}
+
+/* ---- orders of the HTTP threads ---- */
+
+/* Once all that was accepted before has been handed over. */
+static void say_drain(struct supervisor *s)
+{
+    if (!s->draining || s->drain_said || !s->child)
+        return;
+    s->drain_said = true;
+    child_drain(s->child);
+}
+
+static void pump(struct supervisor *s)
+{
+    struct wire_add add;
+    uint64_t id;
+
+    while (!s->child || !child_full(s->child)) {
+        enum router_order order = router_take(s->cfg.router, &add, &id);
+        if (order == ROUTER_NOTHING) {
+            say_drain(s);
+            return;
+        }
+        if (order == ROUTER_ADD && s->child)
+            child_add(s->child, &add);
+        else if (s->child)
+            child_cancel(s->child, id);
+    }
+    loop_fd_set(s->orders, 0); /* until the engine reads again, or is gone */
+}
+
+static void on_orders(void *arg, int fd, uint32_t events)
+{
+    (void)fd, (void)events;
+    pump(arg);
+}
+
+/* ---- watch ---- */
+
+/* The limit that applies now, 0 = none; *ret_moved: there was a sign of life. */
+static int64_t watch_limit(struct supervisor *s, bool *ret_moved)
+{
+    double steps = metric_get(s->cfg.engine_page, M_STEPS, 0);
+    int sent;
+
+    switch (s->st.state) {
+    case INSTANCE_STARTING:
+        *ret_moved = s->loader != NULL;
+        return s->cfg.hello_us;
+    case INSTANCE_LOADING:
+        *ret_moved = s->st.load_done != s->load_done;
+        s->load_done = s->st.load_done;
+        return s->cfg.load_us;
+    case INSTANCE_READY:
+    case INSTANCE_DRAINING:
+        router_live(s->cfg.router, &sent);
+        *ret_moved = sent == 0 || steps != s->steps;
+        s->steps = steps;
+        return s->cfg.stuck_us;
+    default:
+        return 0;
+    }
+}
+
+static void kill_stuck(struct supervisor *s, int64_t limit)
+{
+    static const char *const what[INSTANCE_STATE_COUNT] = {
+        [INSTANCE_STARTING] = "the engine has said nothing",
+        [INSTANCE_LOADING] = "loading has not got on",
+        [INSTANCE_READY] = "no step has ended while requests are pending",
+        [INSTANCE_DRAINING] = "no step has ended while requests are pending",
+    };
+    struct err e;
+
+    err_set(&e, ERR_TIMEOUT, "%s for %.1f s", what[s->st.state], (double)limit / 1e6);
+    child_kill(s->child, &e);
+}
+
+static int64_t tick_us(const struct supervisor *s)
+{
+    int64_t t = s->cfg.hello_us;
+
+    t = s->cfg.load_us < t ? s->cfg.load_us : t;
+    t = s->cfg.stuck_us < t ? s->cfg.stuck_us : t;
+    return t / TICKS;
+}
+
+static void on_tick(void *arg)
+{
+    struct supervisor *s = arg;
+    bool moved = true;
+    int64_t limit = watch_limit(s, &moved), now = now_us();
+
+    if (moved)
+        s->moved_us = now;
+    else if (limit && s->child && now - s->moved_us >= limit)
+        kill_stuck(s, limit);
+    loop_timer_set(s->tick, now + tick_us(s));
+}
+
+/* ---- lifecycle ---- */
+
+static void on_kill(void *arg)
+{
+    struct supervisor *s = arg;
+    struct err e;
+
+    err_set(&e, ERR_TIMEOUT, "the engine did not stop within %.1f s",
+            (double)s->cfg.stop_us / 1e6);
+    if (s->child)
+        child_kill(s->child, &e);
+}
+
+int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
+                   struct err *e)
+{
+    struct supervisor *s = xcalloc(1, sizeof(*s));
+    const char *slash = strrchr(cfg->model_path, '/');
+
+    s->cfg = *cfg;
+    s->delay_us = cfg->backoff_us;
+    if (cfg->store)
+        store_secret(cfg->store, s->secret);
+    snprintf(s->st.name, sizeof(s->st.name), "%s", cfg->instance);
+    snprintf(s->st.mode, sizeof(s->st.mode), "%s", cfg->mode);
+    /* until the file tells its own name */
+    snprintf(s->st.model, sizeof(s->st.model), "%s",
+             cfg->model_name[0] ? cfg->model_name
+             : slash            ? slash + 1
+                                : cfg->model_path);
+    s->retry = loop_timer_new(cfg->loop, on_retry, s);
+    s->tick = loop_timer_new(cfg->loop, on_tick, s);
+    s->kill = loop_timer_new(cfg->loop, on_kill, s);
+    if (loop_fd_add(cfg->loop, router_fd(cfg->router), EPOLLIN, on_orders, s, &s->orders,
+                    e) < 0) {
+        supervisor_free(s);
+        return -1;
+    }
+    loop_timer_set(s->tick, now_us() + tick_us(s));
+    router_set_instance(cfg->router, &s->st);
+    *ret = s;
+    return 0;
+}
+
+void supervisor_free(struct supervisor *s)
+{
+    if (!s)
+        return;
+    loader_free(s->loader);
+    child_free(s->child);
+    tokenizer_free(s->next.tok);
+    loop_fd_del(s->orders);
+    loop_timer_free(s->retry);
+    loop_timer_free(s->tick);
+    loop_timer_free(s->kill);
+    free(s);
+}
+
+void supervisor_drain(struct supervisor *s)
+{
+    router_drain(s->cfg.router);
+    if (s->st.state != INSTANCE_READY)
+        return;
+    s->draining = true;
+    enter(s, INSTANCE_DRAINING);
+    pump(s);
+}
+
+void supervisor_stop(struct supervisor *s)
+{
+    s->stopping = true;
+    router_drain(s->cfg.router);
+    loop_timer_set(s->retry, -1);
+    if (s->child) {
+        child_stop(s->child);
+        loop_timer_set(s->kill, now_us() + s->cfg.stop_us);
+    } else if (!s->loader) {
+        stopped(s);
+    }
+}
+
+bool supervisor_stopped(const struct supervisor *s)
+{
+    return s->st.state == INSTANCE_STOPPED;
+}

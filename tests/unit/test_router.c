@@ -1,0 +1,376 @@
+/* tests/unit/test_router.c - every submitted id gets exactly one finish, whatever
+ * happens; models are counted references; what is refused and why. */
+#include "tests/test.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "daemon/ctrl/router_ctl.h"
+#include "daemon/serve/metrics.h"
+#include "daemon/serve/wire.h"
+
+struct fix {
+    struct router *r;
+    struct metric_page *page, *engine;
+    const struct served *m;
+};
+
+static void set_state(struct fix *f, enum instance_state state)
+{
+    struct instance_status s = {.name = "0", .model = "m", .state = state};
+
+    s.load_done = 0.4;
+    snprintf(s.error, sizeof(s.error), "it broke");
+    s.retry_at_us = clock_now_us(clock_real()) + 4000000;
+    router_set_instance(f->r, &s);
+}
+
+static int set_up(void **state)
+{
+    struct fix *f = calloc(1, sizeof(*f));
+    struct router_cfg cfg = {.instance = "0", .max_live = 100};
+    struct served m = {.name = "m", .n_ctx = 8};
+    struct err e;
+
+    metric_page_new(metrics_defs, METRICS_N, NULL, &f->page, &e);
+    metric_page_new(metrics_defs, METRICS_N, NULL, &f->engine, &e);
+    cfg.page = f->page;
+    cfg.engine_page = f->engine;
+    if (router_new(&cfg, &f->r, &e) < 0)
+        return -1;
+    router_set_model(f->r, &m, NULL);
+    set_state(f, INSTANCE_READY);
+    f->m = router_model(f->r, "m", &e);
+    *state = f;
+    return f->m ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    struct fix *f = *state;
+
+    router_unref(f->r, f->m);
+    router_free(f->r);
+    metric_page_free(f->page);
+    metric_page_free(f->engine);
+    free(f);
+    return 0;
+}
+
+/* What a sink saw. */
+struct seen {
+    atomic_int tokens, finishes;
+    enum finish_reason reason;
+    enum err_code code;
+};
+
+static void on_tokens(void *arg, const struct step_token *t, int n, bool scored)
+{
+    struct seen *s = arg;
+
+    (void)t, (void)scored;
+    assert_int_equal(atomic_load(&s->finishes), 0);
+    atomic_fetch_add(&s->tokens, n);
+}
+
+static void on_finish(void *arg, const struct gen_finish *f)
+{
+    struct seen *s = arg;
+
+    s->reason = f->reason;
+    s->code = f->error ? f->error->code : ERR_OK;
+    atomic_fetch_add(&s->finishes, 1);
+}
+
+static struct gen_submit ask(struct seen *s)
+{
+    static const int32_t prompt[3] = {1, 2, 3};
+
+    return (struct gen_submit){
+        .params = {.n_prompt = 3, .max_tokens = 4},
+        .prompt = prompt,
+        .sink = {on_tokens, on_finish, s},
+        .label = "req",
+    };
+}
+
+static bool bell(struct router *r)
+{
+    struct pollfd p = {router_fd(r), POLLIN, 0};
+    return poll(&p, 1, 0) == 1;
+}
+
+static void one_request(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+    struct gen_submit g = ask(&s);
+    struct step_token tok[2] = {{.id = 5}, {.id = 6}};
+    struct gen_finish fin = {.reason = FINISH_LENGTH, .n_out = 2};
+    struct request_status rs[2];
+    struct wire_add add;
+    struct err e;
+    uint64_t id = 0, got = 0;
+    int sent;
+
+    assert_false(bell(f->r));
+    assert_int_equal(router_submit(f->r, f->m, &g, 1, &id, &e), 0);
+    assert_true(bell(f->r));
+    assert_int_equal(router_live(f->r, &sent), 1);
+    assert_int_equal(sent, 0);
+    assert_int_equal(router_take(f->r, &add, &got), ROUTER_ADD);
+    assert_int_equal(got, id);
+    assert_int_equal(add.params.id, id);
+    assert_int_equal(add.params.group, 0);
+    assert_int_equal(add.prompt[2], 3);
+    assert_int_equal(router_take(f->r, &add, &got), ROUTER_NOTHING);
+    assert_false(bell(f->r));
+    router_tokens(f->r, id, tok, 2, false);
+    router_tokens(f->r, id + 7, tok, 2, false); /* unknown: nothing happens */
+    assert_int_equal(router_requests(f->r, rs, 2), 1);
+    assert_int_equal(rs[0].n_out, 2);
+    assert_string_equal(rs[0].label, "req");
+    assert_true(rs[0].ttft_us >= 0);
+    router_finish(f->r, id, &fin);
+    router_finish(f->r, id, &fin);
+    router_cancel(f->r, id);
+    assert_int_equal(s.tokens, 2);
+    assert_int_equal(s.finishes, 1);
+    assert_int_equal(s.reason, FINISH_LENGTH);
+    assert_int_equal(router_take(f->r, &add, &got), ROUTER_NOTHING);
+    assert_int_equal(router_live(f->r, NULL), 0);
+}
+
+static void cancels(void **state)
+{
+    struct fix *f = *state;
+    struct seen s[2] = {0};
+    struct gen_submit g[2] = {ask(&s[0]), ask(&s[1])};
+    struct gen_finish fin = {.reason = FINISH_ABORT};
+    struct wire_add add;
+    struct err e;
+    uint64_t ids[2], got;
+
+    assert_int_equal(router_submit(f->r, f->m, g, 2, ids, &e), 0);
+    router_cancel(f->r, ids[0]); /* before the engine hears of it */
+    assert_int_equal(router_take(f->r, &add, &got), ROUTER_ADD);
+    assert_int_equal(got, ids[1]);
+    assert_int_equal(add.params.group, ids[0]);
+    assert_int_equal(s[0].finishes, 1);
+    assert_int_equal(s[0].reason, FINISH_ABORT);
+    router_cancel(f->r, ids[1]);
+    router_cancel(f->r, ids[1]);
+    assert_int_equal(router_take(f->r, &add, &got), ROUTER_CANCEL);
+    assert_int_equal(got, ids[1]);
+    assert_int_equal(router_take(f->r, &add, &got), ROUTER_NOTHING);
+    assert_int_equal(s[1].finishes, 0);
+    router_finish(f->r, ids[1], &fin);
+    assert_int_equal(s[1].finishes, 1);
+}
+
+static void engine_dies(void **state)
+{
+    struct fix *f = *state;
+    struct seen s[3] = {0};
+    struct gen_submit g[3] = {ask(&s[0]), ask(&s[1]), ask(&s[2])};
+    struct step_token tok = {.id = 5};
+    struct wire_add add;
+    struct err e, why;
+    uint64_t ids[3], got;
+
+    assert_int_equal(router_submit(f->r, f->m, g, 3, ids, &e), 0);
+    router_take(f->r, &add, &got);
+    router_tokens(f->r, ids[0], &tok, 1, false);
+    router_take(f->r, &add, &got);
+    router_cancel(f->r, ids[1]);
+    set_state(f, INSTANCE_BACKOFF);
+    err_set(&why, ERR_UNAVAIL, "gone");
+    router_fail_all(f->r, &why);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(s[i].finishes, 1);
+        assert_int_equal(s[i].reason, FINISH_ERROR);
+        assert_int_equal(s[i].code, ERR_UNAVAIL);
+    }
+    router_tokens(f->r, ids[0], &tok, 1, false); /* late */
+    assert_int_equal(s[0].tokens, 1);
+    assert_int_equal(router_take(f->r, &add, &got), ROUTER_NOTHING);
+    assert_int_equal(router_submit(f->r, f->m, g, 1, ids, &e), -1);
+    assert_int_equal(e.code, ERR_UNAVAIL);
+    assert_int_equal(router_retry_after(f->r) >= 4, 1);
+}
+
+static void refuses(void **state)
+{
+    struct fix *f = *state;
+    static struct seen s[101];
+    struct gen_submit g = ask(&s[0]);
+    struct err e, why;
+    uint64_t id;
+
+    set_state(f, INSTANCE_LOADING);
+    assert_int_equal(router_ready(f->r, &e), -1);
+    assert_string_equal(e.msg, "'m' is loading, 40 % done");
+    assert_true(metric_get(f->page, M_READY, 0) == 0);
+    set_state(f, INSTANCE_FAILED);
+    assert_int_equal(router_submit(f->r, f->m, &g, 1, &id, &e), -1);
+    assert_non_null(strstr(e.msg, "it broke; next try in 4 s"));
+    set_state(f, INSTANCE_READY);
+    assert_int_equal(router_ready(f->r, &e), 0);
+    assert_true(metric_get(f->page, M_READY, 0) == 1);
+    for (int i = 0; i < 100; i++) {
+        g = ask(&s[i]);
+        assert_int_equal(router_submit(f->r, f->m, &g, 1, &id, &e), 0);
+    }
+    assert_int_equal(router_submit(f->r, f->m, &g, 1, &id, &e), -1);
+    assert_int_equal(e.code, ERR_BUSY);
+    err_set(&why, ERR_UNAVAIL, "end");
+    router_fail_all(f->r, &why);
+    router_drain(f->r);
+    assert_int_equal(router_submit(f->r, f->m, &g, 1, &id, &e), -1);
+    assert_int_equal(e.code, ERR_UNAVAIL);
+    assert_non_null(strstr(e.msg, "stopping"));
+}
+
+static void models(void **state)
+{
+    struct fix *f = *state;
+    struct served next = {.name = "n"};
+    const struct served *m[3];
+    struct err e;
+
+    assert_null(router_model(f->r, "x", &e));
+    assert_int_equal(e.code, ERR_NOTFOUND);
+    assert_string_equal(e.param, "model");
+    assert_non_null(strstr(e.msg, "'m'"));
+    assert_int_equal(router_models(f->r, m, 3), 1);
+    router_set_model(f->r, &next, NULL);
+    assert_string_equal(m[0]->name, "m"); /* the old one lives while it is held */
+    router_unref(f->r, m[0]);
+    m[0] = router_model(f->r, "", &e);
+    assert_string_equal(m[0]->name, "n");
+    router_unref(f->r, m[0]);
+    router_unref(f->r, NULL);
+}
+
+static void no_memory(void **state)
+{
+    struct fix *f = *state;
+    struct seen s[2] = {0};
+    struct gen_submit g[2] = {ask(&s[0]), ask(&s[1])};
+    struct err e, why;
+    uint64_t ids[2];
+    long n = 1;
+
+    for (;; n++) {
+        mem_fail_at(n);
+        int rc = router_submit(f->r, f->m, g, 2, ids, &e);
+        mem_fail_at(0);
+        if (rc == 0)
+            break;
+        assert_int_equal(e.code, ERR_NOMEM);
+        assert_int_equal(router_live(f->r, NULL), 0);
+    }
+    assert_int_equal(n, 5); /* two requests of two blocks each */
+    err_set(&why, ERR_UNAVAIL, "end");
+    router_fail_all(f->r, &why);
+    assert_int_equal(s[0].finishes + s[1].finishes, 2);
+}
+
+/* ---- many threads ask and cancel while the control thread answers and fails ---- */
+
+enum { THREADS = 3, ASKS = 400 };
+
+struct asker {
+    struct fix *f;
+    uint64_t seed;
+    struct seen seen[ASKS];
+    int accepted;
+};
+static struct asker askers[THREADS];
+static atomic_int done_threads;
+
+static void *ask_many(void *arg)
+{
+    struct asker *a = arg;
+    struct request_status rs[4];
+    struct instance_status is;
+    uint64_t id;
+
+    for (int i = 0; i < ASKS; i++) {
+        struct gen_submit g = ask(&a->seen[i]);
+        while (router_submit(a->f->r, a->f->m, &g, 1, &id, NULL) < 0)
+            sched_yield();
+        a->accepted++;
+        if (test_rand(&a->seed) % 3 == 0)
+            router_cancel(a->f->r, id);
+        if (i % 50 == 0) {
+            router_requests(a->f->r, rs, 4);
+            router_instances(a->f->r, &is, 1);
+        }
+    }
+    atomic_fetch_add(&done_threads, 1);
+    return NULL;
+}
+
+static void act(struct fix *f, uint64_t *seed)
+{
+    struct step_token tok = {.id = 1};
+    struct gen_finish fin = {.reason = FINISH_STOP};
+    struct wire_add add;
+    struct err why;
+    uint64_t id;
+
+    switch (router_take(f->r, &add, &id)) {
+    case ROUTER_ADD:
+        assert_int_equal(add.prompt[0], 1);
+        router_tokens(f->r, id, &tok, 1, false);
+        if (test_rand(seed) % 2)
+            router_finish(f->r, id, &fin);
+        break;
+    case ROUTER_CANCEL:
+        router_finish(f->r, id, &fin);
+        break;
+    case ROUTER_NOTHING:
+        if (test_rand(seed) % 64 && atomic_load(&done_threads) < THREADS)
+            break;
+        set_state(f, INSTANCE_BACKOFF);
+        err_set(&why, ERR_UNAVAIL, "gone");
+        router_fail_all(f->r, &why);
+        set_state(f, INSTANCE_READY);
+        break;
+    }
+}
+
+static void threads(void **state)
+{
+    struct fix *f = *state;
+    pthread_t t[THREADS];
+    uint64_t seed = test_seed();
+
+    for (int i = 0; i < THREADS; i++) {
+        askers[i].f = f;
+        askers[i].seed = seed + 1 + (uint64_t)i;
+        assert_int_equal(pthread_create(&t[i], NULL, ask_many, &askers[i]), 0);
+    }
+    while (atomic_load(&done_threads) < THREADS || router_live(f->r, NULL))
+        act(f, &seed);
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(t[i], NULL);
+        assert_int_equal(askers[i].accepted, ASKS);
+        for (int k = 0; k < ASKS; k++)
+            assert_int_equal(atomic_load(&askers[i].seen[k].finishes), 1);
+    }
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+static const struct CMUnitTest tests[] = {
+    T(one_request), T(cancels),   T(engine_dies), T(refuses),
+    T(models),      T(no_memory), T(threads),
+};
+
+TEST_MAIN("router", tests)
