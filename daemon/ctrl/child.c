@@ -315,9 +315,13 @@ static void hang_up(struct child *g)
 /* What came is no message of ours: nothing more can be expected of this process. */
 static void on_fault(struct child *g, const struct err *e)
 {
+    struct err why = *e;
+
     hang_up(g);
-    if (e->code != ERR_IO)
-        child_kill(g, e);
+    if (e->code == ERR_IO)
+        return;
+    err_wrap(&why, "the engine's connection");
+    child_kill(g, &why);
 }
 
 static void on_grace(void *arg)

@@ -256,23 +256,24 @@ static void on_gone(void *arg, bool asked, const struct err *why)
 {
     struct supervisor *s = arg;
     bool was_ready = s->st.state == INSTANCE_READY || s->st.state == INSTANCE_DRAINING;
+    struct err e = *why; /* the child's, which goes now */
 
     child_free(s->child);
     s->child = NULL;
     loop_fd_set(s->orders, EPOLLIN);
     clear_gauges(s->cfg.engine_page);
-    if (!asked) {
-        metric_add(s->cfg.page, M_ENGINE_FAILURES, 0, 1);
-        note(s, was_ready ? "engine.run" : "engine.load", "failed", why->msg);
+    if (asked) {
+        bool late = e.code == ERR_TIMEOUT;
+        note(s, "engine.stop", late ? "failed" : "ok", late ? e.msg : "");
     } else {
-        bool late = why->code == ERR_TIMEOUT;
-        note(s, "engine.stop", late ? "failed" : "ok", late ? why->msg : "");
+        metric_add(s->cfg.page, M_ENGINE_FAILURES, 0, 1);
+        note(s, was_ready ? "engine.run" : "engine.load", "failed", e.msg);
     }
     if (s->stopping)
         stopped(s);
     else
-        wait_and_retry(s, was_ready ? INSTANCE_BACKOFF : INSTANCE_FAILED, why);
-    fail_requests(s, why);
+        wait_and_retry(s, was_ready ? INSTANCE_BACKOFF : INSTANCE_FAILED, &e);
+    fail_requests(s, &e);
 }
 
 static const struct child_news news = {
@@ -316,7 +317,10 @@ static void start_child(struct supervisor *s)
 static void on_opened(void *arg, struct loaded *m, const struct err *why)
 {
     struct supervisor *s = arg;
+    struct err e;
 
+    if (why)
+        e = *why; /* the loader's, which goes now */
     loader_free(s->loader);
     s->loader = NULL;
     if (s->stopping) {
@@ -325,8 +329,8 @@ static void on_opened(void *arg, struct loaded *m, const struct err *why)
         return;
     }
     if (!m) {
-        note(s, "model.open", "failed", why->msg);
-        wait_and_retry(s, INSTANCE_FAILED, why);
+        note(s, "model.open", "failed", e.msg);
+        wait_and_retry(s, INSTANCE_FAILED, &e);
         return;
     }
     tokenizer_free(s->next.tok);

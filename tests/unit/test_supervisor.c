@@ -1,0 +1,579 @@
+/* tests/unit/test_supervisor.c - an engine that starts, crashes, hangs, says nonsense or
+ * will not stop, and what becomes of its requests.
+ *
+ * The engine is this very program: started with --fd=.. it acts as the first --fake=
+ * option says, speaking the real protocol. */
+#include "tests/test.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/loop.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "daemon/ctrl/router_ctl.h"
+#include "daemon/ctrl/supervisor.h"
+#include "daemon/serve/metrics.h"
+#include "daemon/serve/wire.h"
+
+/* ---- the fake engine ---- */
+
+struct fake {
+    struct wire_conn *c;
+    struct metric_page *page;
+    const char *act;
+    uint64_t held[64];
+    int n_held;
+};
+
+static void fake_send(struct fake *f, enum wire_kind kind, const void *p, size_t n)
+{
+    struct wire_part part = {p, n};
+
+    if (wire_send(f->c, kind, &part, 1, NULL) < 0)
+        _exit(9);
+}
+
+static void fake_finish(struct fake *f, uint64_t id, enum finish_reason why, int n_out)
+{
+    struct wire_finish w = {.id = id, .reason = (int32_t)why, .n_out = n_out};
+
+    if (why == FINISH_ERROR) {
+        w.code = ERR_BUSY;
+        snprintf(w.msg, sizeof(w.msg), "the queue is full");
+    }
+    fake_send(f, WIRE_FINISH, &w, sizeof(w));
+}
+
+static void fake_add(struct fake *f, const struct wire_add *a)
+{
+    struct step_token tok = {.id = 7};
+    int n = !strcmp(f->act, "hold") ? 1 : a->params.max_tokens;
+
+    if (!strcmp(f->act, "refuse")) {
+        fake_finish(f, a->params.id, FINISH_ERROR, 0);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        wire_send_tokens(f->c, a->params.id, false, &tok, 1, NULL);
+    if (!strcmp(f->act, "hold")) {
+        f->held[f->n_held++ % 64] = a->params.id;
+        return;
+    }
+    metric_add(f->page, M_STEPS, 0, 1);
+    fake_finish(f, a->params.id, FINISH_LENGTH, n);
+}
+
+static void fake_frame(struct fake *f, enum wire_kind kind, const void *p, size_t n)
+{
+    struct wire_add a;
+    uint64_t id;
+
+    if (kind == WIRE_ADD && wire_parse_add(p, n, &a, NULL) < 0)
+        _exit(7);
+    if (kind == WIRE_ADD)
+        fake_add(f, &a);
+    else if (kind == WIRE_CANCEL && wire_parse(WIRE_CANCEL, p, n, &id, NULL) == 0)
+        fake_finish(f, id, FINISH_ABORT, 1);
+    else if (kind == WIRE_STOP && strcmp(f->act, "deaf"))
+        _exit(0);
+}
+
+static void fake_run(struct fake *f)
+{
+    int rc = 0;
+
+    while (rc != 1 && rc != -1) {
+        struct pollfd p = {wire_conn_fd(f->c), POLLIN, 0};
+        enum wire_kind kind;
+        const void *at;
+        size_t n;
+
+        if (wire_wants_write(f->c))
+            p.events |= POLLOUT;
+        poll(&p, 1, -1);
+        wire_flush(f->c, NULL);
+        rc = wire_fill(f->c, NULL);
+        while (wire_next(f->c, &kind, &at, &n, NULL) == 1)
+            fake_frame(f, kind, at, n);
+    }
+    _exit(0);
+}
+
+static void fake_hang(void)
+{
+    for (;;)
+        pause();
+}
+
+static int fake_main(int argc, char **argv)
+{
+    struct wire_hello hello = {WIRE_VERSION, (uint32_t)getpid()};
+    struct wire_loading loading = {0.5};
+    struct wire_ready ready = {.n_ctx = 64, .n_vocab = 8, .load_us = 1000};
+    struct wire_fail fail = {ERR_NOFIT, "it needs 9 GiB and there are 8"};
+    struct fake f = {.act = "echo"};
+
+    for (int i = 1; i < argc; i++)
+        if (!strncmp(argv[i], "--fake=", 7))
+            f.act = argv[i] + 7;
+    f.c = wire_conn_new(3, 64 << 20);
+    if (metric_page_map(metrics_defs, METRICS_N, 4, &f.page, NULL) < 0)
+        return 8;
+    if (!strcmp(f.act, "exit"))
+        return 3;
+    if (!strcmp(f.act, "silent"))
+        fake_hang();
+    fake_send(&f, WIRE_HELLO, &hello, sizeof(hello));
+    if (!strcmp(f.act, "fail")) {
+        fake_send(&f, WIRE_FAIL, &fail, sizeof(fail));
+        return 1;
+    }
+    fake_send(&f, WIRE_LOADING, &loading, sizeof(loading));
+    if (!strcmp(f.act, "lame"))
+        fake_hang();
+    metric_set(f.page, M_RUNNING, 0, 5);
+    fake_send(&f, WIRE_READY, &ready, sizeof(ready));
+    if (!strcmp(f.act, "garbage"))
+        if (write(3, "this is no frame at all", 23) == 23)
+            fake_hang();
+    if (!strcmp(f.act, "hangup")) {
+        close(3);
+        fake_hang();
+    }
+    fake_run(&f);
+    return 0;
+}
+
+/* ---- the fixture ---- */
+
+struct fix {
+    struct loop *l;
+    struct router *r;
+    struct supervisor *s;
+    struct metric_page *page, *engine;
+    struct supervisor_cfg cfg;
+    int page_fd, ready;
+    char fake[32], *args[1];
+};
+
+static int n_opens, n_bad_opens;
+
+static int fake_open(const char *path, const char *name, struct loaded *ret,
+                     struct err *e)
+{
+    (void)name;
+    if (n_opens++ < n_bad_opens)
+        return err_set(e, ERR_CORRUPT, "%s: cut short", path);
+    memset(ret, 0, sizeof(*ret));
+    snprintf(ret->facts.name, sizeof(ret->facts.name), "model");
+    return 0;
+}
+
+static void on_ready(void *arg, const struct served *m)
+{
+    struct fix *f = arg;
+
+    assert_string_equal(m->name, "model");
+    f->ready++;
+}
+
+static int set_up(void **state)
+{
+    struct fix *f = calloc(1, sizeof(*f));
+    struct router_cfg rc = {.instance = "0", .max_live = 100000};
+    struct err e;
+
+    n_opens = n_bad_opens = 0;
+    metric_page_new(metrics_defs, METRICS_N, NULL, &f->page, &e);
+    metric_page_new(metrics_defs, METRICS_N, &f->page_fd, &f->engine, &e);
+    rc.page = f->page;
+    rc.engine_page = f->engine;
+    if (loop_new(&f->l, &e) < 0 || router_new(&rc, &f->r, &e) < 0)
+        return -1;
+    f->args[0] = f->fake;
+    f->cfg = (struct supervisor_cfg){
+        .loop = f->l,
+        .router = f->r,
+        .page = f->page,
+        .engine_page = f->engine,
+        .engine_page_fd = f->page_fd,
+        .instance = "0",
+        .model_path = "/models/file.gguf",
+        .model_name = "",
+        .mode = "chunked",
+        .options = "{}",
+        .program = "/proc/self/exe",
+        .log_level = "error",
+        .args = f->args,
+        .n_args = 1,
+        .open = fake_open,
+        .ready = on_ready,
+        .arg = f,
+    };
+    supervisor_cfg_times(&f->cfg);
+    f->cfg.backoff_us = 10000;
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fix *f = *state;
+
+    supervisor_free(f->s);
+    router_free(f->r);
+    loop_free(f->l);
+    metric_page_free(f->page);
+    metric_page_free(f->engine);
+    close(f->page_fd);
+    free(f);
+    return 0;
+}
+
+static void start(struct fix *f, const char *act)
+{
+    struct err e;
+
+    snprintf(f->fake, sizeof(f->fake), "--fake=%s", act);
+    assert_int_equal(supervisor_new(&f->cfg, &f->s, &e), 0);
+    supervisor_start(f->s);
+}
+
+static struct instance_status status(struct fix *f)
+{
+    struct instance_status s;
+
+    router_instances(f->r, &s, 1);
+    return s;
+}
+
+/* Turn the loop until the condition holds; a test that never gets there is ended by the
+ * time limit of the binary. */
+#define UNTIL(f, cond)                                                                   \
+    while (!(cond))                                                                      \
+    assert_int_equal(loop_once((f)->l, clock_now_us(clock_real()) + 20000, NULL), 0)
+
+static void until_state(struct fix *f, enum instance_state want)
+{
+    UNTIL(f, status(f).state == want);
+}
+
+struct seen {
+    int tokens, finishes;
+    enum finish_reason reason;
+    enum err_code code;
+    char msg[512];
+};
+
+static void on_tokens(void *arg, const struct step_token *t, int n, bool scored)
+{
+    struct seen *s = arg;
+
+    (void)scored;
+    assert_int_equal(t[0].id, 7);
+    s->tokens += n;
+}
+
+static void on_finish(void *arg, const struct gen_finish *g)
+{
+    struct seen *s = arg;
+
+    s->finishes++;
+    s->reason = g->reason;
+    s->code = g->error ? g->error->code : ERR_OK;
+    snprintf(s->msg, sizeof(s->msg), "%s", g->error ? g->error->msg : "");
+}
+
+static uint64_t ask(struct fix *f, struct seen *s)
+{
+    static const int32_t prompt[2] = {1, 2};
+    struct gen_submit g = {
+        .params =
+            {.n_prompt = 2, .max_tokens = 3, .top_p = 1, .repetition = 1, .n_top = -1},
+        .prompt = prompt,
+        .sink = {on_tokens, on_finish, s},
+    };
+    const struct served *m = router_model(f->r, NULL, NULL);
+    uint64_t id = 0;
+    struct err e;
+
+    assert_non_null(m);
+    if (router_submit(f->r, m, &g, 1, &id, &e) < 0)
+        fail_msg("%s", e.msg);
+    router_unref(f->r, m);
+    return id;
+}
+
+/* ---- the tests ---- */
+
+static void serves_and_stops(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+
+    start(f, "echo");
+    assert_string_equal(status(f).model, "file.gguf");
+    until_state(f, INSTANCE_READY);
+    assert_int_equal(f->ready, 1);
+    assert_string_equal(status(f).model, "model");
+    assert_int_equal(status(f).n_ctx, 64);
+    ask(f, &s);
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.tokens, 3);
+    assert_int_equal(s.reason, FINISH_LENGTH);
+    supervisor_stop(f->s);
+    UNTIL(f, supervisor_stopped(f->s));
+    assert_true(metric_get(f->page, M_ENGINE_FAILURES, 0) == 0);
+    assert_true(metric_get(f->page, M_ENGINE_STARTS, 0) == 1);
+}
+
+static void crash_fails_requests_and_restarts(void **state)
+{
+    struct fix *f = *state;
+    struct seen s[3] = {0};
+    struct err e;
+
+    start(f, "hold");
+    until_state(f, INSTANCE_READY);
+    for (int i = 0; i < 3; i++)
+        ask(f, &s[i]);
+    UNTIL(f, s[2].tokens);
+    assert_int_equal(status(f).running, 5);
+    kill(status(f).pid, SIGKILL);
+    UNTIL(f, s[0].finishes);
+    assert_int_not_equal(status(f).state, INSTANCE_READY);
+    assert_int_equal(status(f).running, 0);
+    assert_int_equal(router_ready(f->r, &e), -1);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(s[i].finishes, 1);
+        assert_int_equal(s[i].reason, FINISH_ERROR);
+        assert_int_equal(s[i].code, ERR_UNAVAIL);
+        assert_non_null(strstr(s[i].msg, "signal 9"));
+    }
+    until_state(f, INSTANCE_READY);
+    assert_int_equal(f->ready, 2);
+    assert_int_equal(status(f).restarts, 1);
+    assert_true(metric_get(f->page, M_ENGINE_FAILURES, 0) == 1);
+}
+
+static void cancels(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+    uint64_t id;
+
+    start(f, "hold");
+    until_state(f, INSTANCE_READY);
+    id = ask(f, &s);
+    UNTIL(f, s.tokens);
+    router_cancel(f->r, id);
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.reason, FINISH_ABORT);
+}
+
+static void refusal_keeps_its_code(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+
+    start(f, "refuse");
+    until_state(f, INSTANCE_READY);
+    ask(f, &s);
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.code, ERR_BUSY);
+    assert_string_equal(s.msg, "the queue is full");
+}
+
+static void failures_while_starting(void **state)
+{
+    static const struct {
+        const char *act, *why;
+        enum instance_state seen;
+    } rows[] = {
+        {"exit", "exit code 3", INSTANCE_FAILED},
+        {"fail", "it needs 9 GiB", INSTANCE_FAILED},
+        {"silent", "said nothing for 0.2 s", INSTANCE_FAILED},
+        {"lame", "not got on for 0.2 s", INSTANCE_FAILED},
+        {"garbage", "not a message", INSTANCE_BACKOFF},
+        {"hangup", "closed its connection", INSTANCE_BACKOFF},
+    };
+    struct fix *f = *state;
+
+    f->cfg.hello_us = f->cfg.load_us = 200000;
+    f->cfg.backoff_us = 60000000;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        start(f, rows[i].act);
+        until_state(f, rows[i].seen);
+        if (!strstr(status(f).error, rows[i].why))
+            fail_msg("%s: %s", rows[i].act, status(f).error);
+        supervisor_free(f->s);
+        f->s = NULL;
+    }
+}
+
+static void backoff_doubles(void **state)
+{
+    struct fix *f = *state;
+    int64_t wait[4], last = 0;
+
+    f->cfg.backoff_us = 10000;
+    f->cfg.backoff_max_us = 30000;
+    start(f, "exit");
+    for (int i = 0; i < 4; i++) {
+        UNTIL(f, status(f).state == INSTANCE_FAILED && status(f).retry_at_us != last);
+        last = status(f).retry_at_us;
+        wait[i] = last - status(f).since_us;
+    }
+    assert_in_range(wait[0], 9000, 10000);
+    assert_in_range(wait[1], 19000, 20000);
+    assert_in_range(wait[2], 29000, 30000);
+    assert_in_range(wait[3], 29000, 30000);
+}
+
+static void unreadable_model(void **state)
+{
+    struct fix *f = *state;
+    struct err e;
+
+    n_bad_opens = 2;
+    f->cfg.program = "/nonexistent/engine";
+    start(f, "echo");
+    until_state(f, INSTANCE_FAILED);
+    assert_string_equal(status(f).error, "/models/file.gguf: cut short");
+    assert_int_equal(router_ready(f->r, &e), -1);
+    assert_non_null(strstr(e.msg, "cut short; next try in"));
+    assert_null(router_model(f->r, NULL, &e));
+    UNTIL(f, strstr(status(f).error, "/nonexistent/engine"));
+    assert_true(n_opens >= 3);
+}
+
+static void stuck_is_killed(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+
+    f->cfg.stuck_us = 300000;
+    f->cfg.backoff_us = 60000000;
+    start(f, "hold");
+    until_state(f, INSTANCE_READY);
+    for (int64_t until = clock_now_us(clock_real()) + 500000;
+         clock_now_us(clock_real()) < until;)
+        loop_once(f->l, until, NULL);
+    assert_int_equal(status(f).state, INSTANCE_READY); /* idle is not stuck */
+    ask(f, &s);
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.tokens, 1);
+    assert_int_equal(s.code, ERR_UNAVAIL);
+    assert_non_null(strstr(status(f).error, "no step has ended"));
+}
+
+static void drains(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+    struct err e;
+    uint64_t id;
+
+    start(f, "hold");
+    until_state(f, INSTANCE_READY);
+    id = ask(f, &s);
+    supervisor_drain(f->s);
+    assert_int_equal(status(f).state, INSTANCE_DRAINING);
+    assert_int_equal(router_ready(f->r, &e), -1);
+    UNTIL(f, s.tokens);
+    router_cancel(f->r, id);
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.reason, FINISH_ABORT);
+    supervisor_stop(f->s);
+    UNTIL(f, supervisor_stopped(f->s));
+}
+
+static void deaf_engine_is_killed_at_stop(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+
+    f->cfg.stop_us = 100000;
+    start(f, "deaf");
+    until_state(f, INSTANCE_READY);
+    supervisor_stop(f->s);
+    UNTIL(f, supervisor_stopped(f->s));
+    assert_int_equal(s.finishes, 0);
+}
+
+static void stop_while_opening_and_waiting(void **state)
+{
+    struct fix *f = *state;
+
+    start(f, "silent");
+    supervisor_stop(f->s); /* the loader is at work */
+    UNTIL(f, supervisor_stopped(f->s));
+    supervisor_free(f->s);
+    f->cfg.backoff_us = 60000000;
+    start(f, "exit");
+    until_state(f, INSTANCE_FAILED);
+    supervisor_stop(f->s);
+    assert_true(supervisor_stopped(f->s));
+}
+
+/* More than a socket holds, so that handing over stops and goes on. */
+static void many_large_requests(void **state)
+{
+    enum { N = 300, PROMPT = 8000 };
+    static int32_t prompt[PROMPT];
+    static struct seen seen[N];
+    struct fix *f = *state;
+    const struct served *m;
+    int done = 0;
+
+    start(f, "echo");
+    until_state(f, INSTANCE_READY);
+    m = router_model(f->r, NULL, NULL);
+    for (int i = 0; i < N; i++) {
+        struct gen_submit g = {
+            .params = {.n_prompt = PROMPT,
+                       .max_tokens = 2,
+                       .top_p = 1,
+                       .repetition = 1,
+                       .n_top = -1},
+            .prompt = prompt,
+            .sink = {on_tokens, on_finish, &seen[i]},
+        };
+        uint64_t id;
+        assert_int_equal(router_submit(f->r, m, &g, 1, &id, NULL), 0);
+    }
+    router_unref(f->r, m);
+    while (done < N) {
+        UNTIL(f, seen[done].finishes);
+        assert_int_equal(seen[done].tokens, 2);
+        assert_int_equal(seen[done++].finishes, 1);
+    }
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+static const struct CMUnitTest tests[] = {
+    T(serves_and_stops),
+    T(crash_fails_requests_and_restarts),
+    T(cancels),
+    T(refusal_keeps_its_code),
+    T(failures_while_starting),
+    T(backoff_doubles),
+    T(unreadable_model),
+    T(stuck_is_killed),
+    T(drains),
+    T(deaf_engine_is_killed_at_stop),
+    T(stop_while_opening_and_waiting),
+    T(many_large_requests),
+};
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && !strncmp(argv[1], "--fd=", 5))
+        return fake_main(argc, argv);
+    return test_main(argc, argv, "supervisor", tests, sizeof(tests) / sizeof(tests[0]));
+}
