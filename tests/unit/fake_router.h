@@ -2,9 +2,10 @@
  *
  * One model "fake" whose tokens are bytes (id = byte value; 256 ends a text). Nothing
  * moves until the test calls fake_step(): each running request then gets its next byte of
- * FAKE_TEXT, and its finish at the end of it or at max_tokens. So tests are exact about
- * who has got what, without sleeping. Also stands in for the tokenizer and the template,
- * that a test of HTTP may not need a vocabulary. Thread-safe where the router is. */
+ * FAKE_TEXT (again and again with ignore_eos), and its finish at the end or at
+ * max_tokens. So tests are exact about who has got what, without sleeping. Also stands in
+ * for the tokenizer and the template, that a test of HTTP may not need a vocabulary.
+ * Thread-safe where the router is. */
 #ifndef TESTS_FAKE_ROUTER_H
 #define TESTS_FAKE_ROUTER_H
 
@@ -108,11 +109,12 @@ static inline void fake_advance(struct router *r, int i)
         }
         q->scored = true;
     }
-    if (q->n_out == (int)strlen(FAKE_TEXT)) {
+    if (q->n_out == (int)strlen(FAKE_TEXT) && !q->params.ignore_eos) {
         fake_finish(r, i, FINISH_STOP, NULL);
         return;
     }
-    t = fake_token((unsigned char)FAKE_TEXT[q->n_out++], q->params.n_top);
+    t = fake_token((unsigned char)FAKE_TEXT[q->n_out++ % (int)strlen(FAKE_TEXT)],
+                   q->params.n_top);
     q->sink.tokens(q->sink.arg, &t, 1, false);
     if (q->n_out >= q->params.max_tokens)
         fake_finish(r, i, FINISH_LENGTH, NULL);

@@ -1,0 +1,184 @@
+"""A real llmrackd under test, and raw HTTP to it. Used by every file here."""
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+BIN = os.environ.get("LLMRACK_BIN", "build")
+MODEL = os.environ.get("DEMO_MODEL", "var/models/SmolLM2-135M-Instruct.Q4_1.gguf")
+SLOW = 5 if "san" in BIN else 1  # a sanitizer build takes its time
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path, timeout=30):
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def wait_for(what, seconds=20, step=0.02):
+    """Until what() is true (returned), or an assertion."""
+    end = time.monotonic() + seconds * SLOW
+    while True:
+        value = what()
+        if value:
+            return value
+        assert time.monotonic() < end, f"not within {seconds} s: {what.__name__}"
+        time.sleep(step)
+
+
+class Rack:
+    """Start llmrackd on a free port with a state folder of its own."""
+
+    def __init__(self, *options, model=MODEL, ready=True):
+        self.dir = tempfile.TemporaryDirectory(prefix="llmrack-")
+        self.sock = os.path.join(self.dir.name, "llmrackd.sock")
+        self.log = open(os.path.join(self.dir.name, "log"), "wb+")
+        self.p = subprocess.Popen(
+            [os.path.join(BIN, "llmrackd"), "--state-dir", self.dir.name, "--listen",
+             "127.0.0.1:0", "--model", model, *options], stderr=self.log)
+        self.port = wait_for(self.listening)["port"]
+        self.url = f"http://127.0.0.1:{self.port}"
+        if ready:
+            wait_for(self.is_ready, 60)
+
+    def listening(self):
+        assert self.p.poll() is None, self.logged()
+        try:
+            return self.local("/api/v1/status")
+        except OSError:
+            return None
+
+    def is_ready(self):
+        assert self.p.poll() is None, self.logged()
+        return self.get("/readyz")[0] == 200
+
+    def logged(self):
+        with open(self.log.name, "rb") as f:
+            return f.read().decode("utf-8", "replace")
+
+    def local(self, path):
+        """A control route over the UNIX socket, parsed."""
+        c = UnixConnection(self.sock)
+        c.request("GET", path)
+        r = c.getresponse()
+        body = r.read()
+        c.close()
+        assert r.status == 200, body
+        return json.loads(body)
+
+    def request(self, method, path, body=None, headers=None):
+        """(status, headers, body bytes) over TCP."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60 * SLOW)
+        if isinstance(body, (dict, list)):
+            body = json.dumps(body)
+        c.request(method, path, body, headers or {})
+        r = c.getresponse()
+        data = r.read()
+        c.close()
+        return r.status, r.headers, data
+
+    def get(self, path, **headers):
+        return self.request("GET", path, headers=headers)
+
+    def post(self, path, body, **headers):
+        """(status, parsed JSON, headers)."""
+        status, h, data = self.request("POST", path, body, headers)
+        return status, json.loads(data), h
+
+    def stream(self, path, body):
+        """Every data: payload of a streamed answer; all but [DONE] parsed."""
+        status, h, data = self.request("POST", path, dict(body, stream=True))
+        assert status == 200, data
+        assert h["Content-Type"] == "text/event-stream"
+        return parse_sse(data)
+
+    def raw(self):
+        """A plain TCP connection."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30 * SLOW)
+
+    def metrics(self):
+        """{name or name{labels without model and engine}: value}."""
+        status, _, data = self.get("/metrics")
+        assert status == 200
+        return parse_metrics(data.decode())
+
+    def metric(self, name):
+        return self.metrics()[name]
+
+    def children(self):
+        with open(f"/proc/{self.p.pid}/task/{self.p.pid}/children") as f:
+            return [int(pid) for pid in f.read().split()]
+
+    def stop(self, seconds=30):
+        if self.p.poll() is None:
+            self.p.send_signal(signal.SIGTERM)
+        try:
+            return self.p.wait(seconds * SLOW)
+        finally:
+            if self.p.poll() is None:
+                self.p.kill()
+                self.p.wait()
+            self.log.close()
+            self.dir.cleanup()
+
+
+def parse_sse(data):
+    """Payloads of a whole SSE body, with its framing checked."""
+    text = data.decode("utf-8")
+    assert text.endswith("\n\n")
+    out = []
+    for frame in text[:-2].split("\n\n"):
+        assert frame.startswith("data: ") and "\n" not in frame, frame
+        out.append(frame[6:] if frame == "data: [DONE]" else json.loads(frame[6:]))
+    return out
+
+
+def parse_metrics(text):
+    out = {}
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        m = re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)", line)
+        assert m, line
+        labels = [x for x in re.findall(r'[a-z_]+="(?:[^"\\]|\\.)*"', m[2] or "")
+                  if not x.startswith(("model_name=", "engine="))]
+        out[m[1] + ("{" + ",".join(labels) + "}" if labels else "")] = float(m[3])
+    return out
+
+
+def read_answer(sock):
+    """One HTTP answer from a raw socket: (status, {header: value}, body)."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        got = sock.recv(65536)
+        assert got, f"closed after {data!r}"
+        data += got
+    head, body = data.split(b"\r\n\r\n", 1)
+    lines = head.decode().split("\r\n")
+    headers = {k.lower(): v.strip() for k, v in (x.split(":", 1) for x in lines[1:])}
+    status = int(lines[0].split()[1])
+    if status == 100:
+        return status, headers, body
+    want = int(headers.get("content-length", 0))
+    while len(body) < want:
+        got = sock.recv(65536)
+        assert got, "closed inside a body"
+        body += got
+    return status, headers, body
+
+
+def post_bytes(path, body, *headers, host="127.0.0.1"):
+    if isinstance(body, (dict, list)):
+        body = json.dumps(body).encode()
+    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body

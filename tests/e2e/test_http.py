@@ -1,0 +1,321 @@
+"""HTTP itself, over raw sockets: framing, limits, slow and leaving clients, names."""
+import json
+import os
+import socket
+import stat
+import threading
+import time
+
+import pytest
+
+from rack import SLOW, UnixConnection, parse_sse, post_bytes, read_answer, wait_for
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+LONG = {"prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+SHORT = {"prompt": "Hello", "max_tokens": 2}
+
+pytestmark = pytest.mark.san
+
+
+def error_of(body):
+    e = json.loads(body)["error"]
+    assert set(e) == {"message", "type", "param", "code"}
+    assert e["message"] and isinstance(e["type"], str)
+    assert e["code"] is None or isinstance(e["code"], str)
+    return e
+
+
+def running(rack):
+    return rack.local("/api/v1/status")["requests"]["open"]
+
+
+def idle(rack):
+    wait_for(lambda: running(rack) == 0 and not rack.local("/api/v1/requests")["requests"])
+
+
+# ---- paths and methods ----
+
+def test_unknown_path_is_json_404(rack):
+    for method in "GET", "POST", "PUT":
+        status, h, body = rack.request(method, "/v1/nothing", "{}" if method != "GET" else None)
+        assert status == 404 and h["Content-Type"] == "application/json"
+        assert error_of(body)["code"] == "not_found"
+
+
+def test_wrong_method_names_the_right_one(rack):
+    status, h, body = rack.get(CHAT)
+    assert status == 405 and h["Allow"] == "POST"
+    error_of(body)
+    status, h, body = rack.request("POST", "/v1/models", "{}")
+    assert status == 405 and "GET" in h["Allow"]
+
+
+def test_slash_at_the_end_is_fine(rack):
+    assert rack.get("/v1/models/")[0] == 200
+    assert rack.post(TEXT + "/", SHORT)[0] == 200
+
+
+def test_head_has_length_and_no_body(rack):
+    status, h, body = rack.request("HEAD", "/v1/models")
+    assert status == 200 and body == b"" and int(h["Content-Length"]) > 0
+
+
+def test_request_id_is_echoed_when_sane(rack):
+    assert rack.get("/healthz", **{"X-Request-Id": "abc-1.Z_9"})[1]["X-Request-Id"] == "abc-1.Z_9"
+    for bad in "a b", "x" * 65, "<script>", "":
+        made = rack.get("/healthz", **{"X-Request-Id": bad})[1]["X-Request-Id"]
+        assert made != bad and made.startswith("req-")
+
+
+# ---- names: DNS rebinding ----
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "LOCALHOST:1", "[::1]", "[::1]:80"])
+def test_our_hosts(rack, host):
+    assert rack.get("/healthz", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil",
+                                  "evil.example:8080", "127.0.0.1:80:80", "", "user@localhost"])
+def test_foreign_hosts(rack, host):
+    status, _, body = rack.get("/healthz", Host=host)
+    assert status == 403
+    error_of(body)
+
+
+@pytest.mark.parametrize("origin,status", [("http://localhost:3000", 200), ("https://127.0.0.1", 200),
+                                           ("http://evil.example", 403), ("null", 403),
+                                           ("file://", 403)])
+def test_origins(rack, origin, status):
+    assert rack.get("/healthz", Origin=origin)[0] == status
+    assert rack.request("POST", TEXT, SHORT, {"Origin": origin})[0] == status
+
+
+def test_no_host_at_all(rack):
+    with rack.raw() as s:
+        s.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert read_answer(s)[0] == 400
+    with rack.raw() as s:
+        s.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert read_answer(s)[0] == 200
+
+
+def test_control_is_on_the_unix_socket_only(rack):
+    for path in "status", "models", "requests", "metrics", "topology", "version":
+        assert isinstance(rack.local("/api/v1/" + path), dict)
+        assert rack.get("/api/v1/" + path)[0] == 404
+    assert stat.S_IMODE(os.stat(rack.sock).st_mode) == 0o600
+    c = UnixConnection(rack.sock)
+    c.request("POST", TEXT, json.dumps(SHORT), {"Host": "anything"})
+    assert c.getresponse().status == 200
+
+
+# ---- bodies ----
+
+def test_any_content_type_and_chunked_bodies(rack):
+    body = json.dumps(SHORT).encode()
+    assert rack.request("POST", TEXT, SHORT, {"Content-Type": "text/plain"})[0] == 200
+    with rack.raw() as s:
+        s.sendall(f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\n"
+                  "Transfer-Encoding: chunked\r\n\r\n".encode())
+        for i in range(0, len(body), 7):
+            piece = body[i:i + 7]
+            s.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+        s.sendall(b"0\r\n\r\n")
+        assert read_answer(s)[0] == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"prompt":"a","prompt":"b"}',
+                                  b'{"prompt":"\xff"}', b'{"prompt":"\\ud800"}',
+                                  b'{"prompt":' + b"[" * 100 + b"]" * 100 + b"}",
+                                  b'{"prompt":"a"} x'])
+def test_bad_json_is_400(rack, body):
+    status, _, data = rack.request("POST", TEXT, body)
+    assert status == 400
+    error_of(data)
+
+
+def test_two_requests_on_one_connection(rack):
+    with rack.raw() as s:
+        for _ in range(2):
+            s.sendall(post_bytes(TEXT, SHORT))
+            assert read_answer(s)[0] == 200
+        s.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)  # pipelined
+        assert read_answer(s)[0] == 200
+
+
+def test_too_large_is_413_after_reading(strict):
+    big = b'{"prompt":"' + b"a" * (3 << 20) + b'"}'
+    status, h, body = strict.request("POST", TEXT, big)
+    assert status == 413 and h["Content-Type"] == "application/json"
+    assert error_of(body)["code"] == "request_too_large"
+
+
+def test_too_large_is_413_when_chunked(strict):
+    with strict.raw() as s:
+        s.sendall(f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\n"
+                  "Transfer-Encoding: chunked\r\n\r\n".encode())
+        for _ in range(40):
+            s.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
+        s.sendall(b"0\r\n\r\n")
+        status, _, body = read_answer(s)
+        assert status == 413
+        error_of(body)
+
+
+def test_expect_continue_over_the_limit_is_413_at_once(strict):
+    with strict.raw() as s:
+        s.sendall(f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {64 << 20}\r\n"
+                  "Expect: 100-continue\r\n\r\n".encode())
+        status, _, body = read_answer(s)
+        assert status == 413
+        error_of(body)
+        assert s.recv(1) == b""
+
+
+def test_expect_continue_is_honoured(rack):
+    body = json.dumps(SHORT).encode()
+    with rack.raw() as s:
+        s.sendall(f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+                  "Expect: 100-continue\r\n\r\n".encode())
+        assert read_answer(s)[0] == 100
+        s.sendall(body)
+        assert read_answer(s)[0] == 200
+
+
+# ---- slow clients ----
+
+def closed_within(s, seconds):
+    s.settimeout(seconds * SLOW)
+    data = b""
+    while True:
+        try:
+            got = s.recv(65536)
+        except ConnectionResetError:
+            return data
+        if not got:
+            return data
+        data += got
+
+
+def test_silent_and_slow_headers_are_cut(strict):
+    with strict.raw() as silent, strict.raw() as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
+        assert closed_within(silent, 5) == b""
+        closed_within(slow, 5)
+
+
+def test_slow_body_is_408(strict):
+    with strict.raw() as s:
+        s.sendall(post_bytes(TEXT, {"prompt": "x" * 100})[:-50])
+        start = time.monotonic()
+        while time.monotonic() < start + 10 * SLOW:
+            try:
+                s.sendall(b"x")
+            except OSError:
+                break
+            s.settimeout(0.3)
+            try:
+                data = s.recv(65536)
+                break
+            except socket.timeout:
+                continue
+        assert data.startswith(b"HTTP/1.1 408 ")
+        data += closed_within(s, 5)
+        assert error_of(data.split(b"\r\n\r\n", 1)[1])["type"] == "timeout_error"
+
+
+# ---- streams ----
+
+def test_framing(rack):
+    with rack.raw() as s:
+        s.sendall(post_bytes(CHAT, {"messages": [{"role": "user", "content": "Hi"}],
+                                    "max_tokens": 8, "stream": True}, "Connection: close"))
+        data = closed_within(s, 30)
+    head, body = data.split(b"\r\n\r\n", 1)
+    head = head.decode().lower()
+    assert head.startswith("http/1.1 200")
+    for line in ("content-type: text/event-stream", "cache-control: no-cache",
+                 "x-accel-buffering: no", "transfer-encoding: chunked"):
+        assert line in head
+    text = b""
+    while True:
+        size, body = body.split(b"\r\n", 1)
+        if int(size, 16) == 0:
+            break
+        text, body = text + body[:int(size, 16)], body[int(size, 16) + 2:]
+    frames = parse_sse(text)
+    assert frames[-1] == "[DONE]"
+
+
+def test_each_frame_is_flushed(rack):
+    with rack.raw() as s:
+        s.sendall(post_bytes(TEXT, dict(LONG, max_tokens=16)))
+        pieces = 0
+        data = b""
+        while b"[DONE]" not in data:
+            got = s.recv(1 << 20)
+            assert got
+            data += got
+            pieces += 1
+        assert pieces >= 8, "tokens came in lumps"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_is_cancelled(rack, stream):
+    idle(rack)
+    before = rack.metrics()
+    s = rack.raw()
+    s.sendall(post_bytes(TEXT, dict(LONG, stream=stream, max_tokens=3500)))
+    wait_for(lambda: rack.local("/api/v1/requests")["requests"], step=0.005)
+    if stream:
+        s.recv(100)
+    s.close()
+    idle(rack)
+    after = rack.metrics()
+    assert after["llmrack_requests_canceled_total"] == before["llmrack_requests_canceled_total"] + 1
+    assert after["llmrack_kv_blocks_used"] == 0
+    name = "vllm:request_success_total"
+    for reason in "stop", "length":
+        key = f'{name}{{finished_reason="{reason}"}}'
+        assert after[key] == before[key]
+
+
+def test_a_slow_reader_holds_up_nobody(rack):
+    with rack.raw() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.sendall(post_bytes(TEXT, dict(LONG, max_tokens=200)))
+        assert s.recv(10)
+        for _ in range(3):
+            assert rack.post(TEXT, SHORT)[0] == 200
+    idle(rack)
+
+
+def test_many_idle_connections_do_not_block(rack):
+    socks = [rack.raw() for _ in range(200)]
+    assert rack.get("/healthz")[0] == 200
+    assert rack.post(TEXT, SHORT)[0] == 200
+    for s in socks:
+        s.close()
+
+
+def test_parallel_streams(rack):
+    out = [None] * 12
+
+    def one(i):
+        out[i] = rack.stream(TEXT, dict(LONG, max_tokens=10, seed=i % 2))
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(out))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for frames in out:
+        assert frames[-1] == "[DONE]"
+        assert frames[-2]["choices"][0]["finish_reason"] == "length"
+
+
+def test_no_text_in_the_log(rack):
+    rack.post(TEXT, {"prompt": "zanzibar-secret", "max_tokens": 1, "zanzibar": 1})
+    rack.post(TEXT, b'{"prompt":"zanzibar-secret')
+    assert "zanzibar-secret" not in rack.logged()
