@@ -24,7 +24,11 @@
 #include "kernels/cpu_ops.h"
 #include "kernels/cpu_rope.h"
 
-enum { HUGE_BYTES = 2 << 20 };
+enum { HUGE_BYTES = 2 << 20, FILL_BYTES = 1 << 30 };
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 static int pick_isa(const char *wish, enum cpu_isa *ret, struct err *e)
 {
@@ -58,6 +62,45 @@ static int count_cpus(void)
     return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
+/* A place for size bytes that starts on a huge page, so that huge pages can back it. */
+static void *map_aligned(int fd, size_t size)
+{
+    char *p =
+        mmap(NULL, size + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t skip;
+
+    if (p == MAP_FAILED)
+        return NULL;
+    skip = (HUGE_BYTES - (uintptr_t)p % HUGE_BYTES) % HUGE_BYTES;
+    if (skip)
+        munmap(p, skip);
+    if (skip < HUGE_BYTES)
+        munmap(p + skip + size, HUGE_BYTES - skip);
+    p += skip;
+    if (mmap(p, size, PROT_READ | PROT_WRITE,
+             MAP_FIXED | (fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS), fd,
+             0) == MAP_FAILED) {
+        munmap(p, size);
+        return NULL;
+    }
+    return p;
+}
+
+/* A memory file gets huge pages only when asked for them one by one where the system's
+ * setting for shared memory is `never`, the usual one. That fills them, so it is done for
+ * the first GiB alone. All of this is advice: without it the same, slower. */
+static void advise_huge(int fd, char *p, size_t size)
+{
+    size_t now = size < FILL_BYTES ? size : (size_t)FILL_BYTES;
+
+    madvise(p, size, MADV_HUGEPAGE);
+    if (fd < 0)
+        return;
+    for (size_t i = 0; i < now; i += HUGE_BYTES)
+        *(volatile char *)(p + i) = 0;
+    madvise(p, now, MADV_COLLAPSE);
+}
+
 /* Zeroed memory of at least n bytes, huge pages where it pays; NULL when there is none.
  */
 static void *map_bytes(int fd, size_t n, size_t *ret_map)
@@ -65,18 +108,16 @@ static void *map_bytes(int fd, size_t n, size_t *ret_map)
     size_t page = n >= HUGE_BYTES ? (size_t)HUGE_BYTES : 4096, size;
     void *p;
 
-    if (size_add(n, page - 1, &size) < 0)
+    if (n > SIZE_MAX / 2)
         return NULL;
-    size -= size % page;
+    size = (n + page - 1) / page * page;
     if (fd >= 0 && ftruncate(fd, (off_t)size) < 0)
         return NULL;
-    p = mmap(NULL, size, PROT_READ | PROT_WRITE,
-             fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
-    if (p == MAP_FAILED)
-        return NULL;
-    if (size >= HUGE_BYTES)
-        madvise(p, size, MADV_HUGEPAGE); /* advice: without it the same, slower */
-    *ret_map = size;
+    p = map_aligned(fd, size);
+    if (p && size >= HUGE_BYTES)
+        advise_huge(fd, p, size);
+    if (p)
+        *ret_map = size;
     return p;
 }
 
