@@ -75,6 +75,10 @@ static const struct row table[] = {
     {"deepseek-llm",
      "",
      {"[\r\n]", DS_LETTERS, DS_PUNCT, TRAILING_SPACE, DS_CJK, "\\p{N}+"}},
+    /* its tokenizer.json cuts digits apart, which is the same: no piece joins two */
+    {"deepseek-llm",
+     "",
+     {"[\r\n]", DS_LETTERS, DS_PUNCT, TRAILING_SPACE, DS_CJK, "\\p{N}"}},
     {"deepseek-v3",
      "deepseek3 ",
      {"\\p{N}{1,3}", DS3_CJK,

@@ -327,14 +327,41 @@ static int qwen3_answer(struct render *r, struct span s, bool after_question)
     return 0;
 }
 
+static bool starts_with(struct span s, const char *mark)
+{
+    return s.n >= strlen(mark) && !memcmp(s.p, mark, strlen(mark));
+}
+
+static bool ends_with(struct span s, const char *mark)
+{
+    return s.n >= strlen(mark) && !memcmp(s.p + s.n - strlen(mark), mark, strlen(mark));
+}
+
+/* The last message of a user that is no tool's answer in disguise; n - 1 when none. */
+static size_t last_question(const struct chat_msg *msgs, size_t n)
+{
+    for (size_t i = n; i-- > 0;) {
+        struct span s = content(&msgs[i]);
+        if (role_of(&msgs[i]) == ROLE_USER &&
+            !(starts_with(s, "<tool_response>") && ends_with(s, "</tool_response>")))
+            return i;
+    }
+    return n - 1;
+}
+
+/* The thinking-only releases of Qwen 3 open the thought themselves. The shipped text has
+ * line ends as they are or escaped. */
+static bool opens_thought(const struct render *r)
+{
+    return strstr(r->source, "<|im_start|>assistant\\n<think>\\n'") ||
+           strstr(r->source, "<|im_start|>assistant\n<think>\n'");
+}
+
 static int render_chatml(struct render *r, const struct chat_msg *msgs, size_t n)
 {
     const char *def = chatml_default(r);
-    size_t question = 0;
+    size_t question = last_question(msgs, n);
 
-    for (size_t i = 0; i < n; i++)
-        if (role_of(&msgs[i]) == ROLE_USER)
-            question = i;
     if (strstr(r->source, "bos_token") && put_bos(r) < 0)
         return -1;
     if (def && role_of(&msgs[0]) != ROLE_SYS &&
@@ -357,10 +384,7 @@ static int render_chatml(struct render *r, const struct chat_msg *msgs, size_t n
         return 0;
     if (put_special(r, "<|im_start|>") < 0)
         return -1;
-    /* the thinking-only releases of Qwen 3 open the thought themselves */
-    put_text(r, strstr(r->source, "<|im_start|>assistant\\n<think>\\n'")
-                    ? "assistant\n<think>\n"
-                    : "assistant\n");
+    put_text(r, opens_thought(r) ? "assistant\n<think>\n" : "assistant\n");
     return 0;
 }
 
