@@ -130,6 +130,8 @@ static int flush(struct render *r)
 
     if (r->text.over)
         return err_set(r->e, ERR_NOMEM, "no memory to gather the messages");
+    if (r->cancel && atomic_load_explicit(r->cancel, memory_order_relaxed))
+        return err_set(r->e, ERR_CANCELED, "rendering the messages was cancelled");
     if (r->text.len)
         rc = tokenizer_encode(r->t, r->text.p, r->text.len, 0, r->max_ids, r->cancel,
                               r->out, r->e);
@@ -498,7 +500,7 @@ static int inst_answer(struct render *r, struct span s, bool open)
     bool after_id = !r->text.len;
 
     s = trim(s);
-    if (s.n && !after_id)
+    if (!after_id && (s.n || !open))
         put_text(r, " ");
     put_span(r, s);
     if (open)
