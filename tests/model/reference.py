@@ -1,0 +1,185 @@
+"""Logits of dense decoders in float64, from the published definitions of Llama, Mistral,
+Qwen2 and Qwen3: nothing of the product's code is used. Weights by Hugging Face name, rotary
+pairs (j, j + d/2).
+
+    cfg, weights = read_gguf(path)            (dequantised)
+    cfg, weights = read_npz(path)             (as tiny_models.py saves them)
+    logits = Reference(cfg, weights).run(ids)
+"""
+import json
+
+import numpy as np
+
+
+class Config:
+    """What the definitions need to know."""
+
+    def __init__(self, **kw):
+        self.n_layer = self.n_head = self.n_kv_head = self.head_dim = 0
+        self.norm_eps, self.rope_theta = 1e-5, 10000.0
+        self.rope, self.rope_factor, self.rope_divisors = "none", 1.0, None
+        self.llama3 = None  # factor, low_freq_factor, high_freq_factor, original context
+        self.sliding_window = 0
+        self.__dict__.update(kw)
+
+
+def inv_freq(cfg):
+    """Rotation per position of each pair, with the model's scaling."""
+    d = cfg.head_dim
+    inv = cfg.rope_theta ** (-np.arange(0, d, 2, dtype=np.float64) / d)
+    if cfg.rope == "linear":
+        return inv / cfg.rope_factor
+    if cfg.rope_divisors is not None:
+        return inv / np.asarray(cfg.rope_divisors, np.float64)
+    if cfg.rope == "llama3":
+        factor, low, high, orig = cfg.llama3
+        out = []
+        for f in inv:
+            wave = 2 * np.pi / f
+            if wave < orig / high:
+                out.append(f)
+            elif wave > orig / low:
+                out.append(f / factor)
+            else:
+                s = (orig / wave - low) / (high - low)
+                out.append((1 - s) * f / factor + s * f)
+        return np.array(out)
+    return inv
+
+
+def rms_norm(x, w, eps):
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * w
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+class Reference:
+    def __init__(self, cfg, weights):
+        self.cfg = cfg
+        self.w = {k: v.astype(np.float64) for k, v in weights.items()}
+        self.inv = inv_freq(cfg)
+        self.clear()
+
+    def clear(self):
+        self.kv = [(np.zeros((0, self.cfg.n_kv_head, self.cfg.head_dim)),) * 2
+                   for _ in range(self.cfg.n_layer)]
+        self.n = 0
+
+    def linear(self, x, name):
+        y = x @ self.w[name + ".weight"].T
+        bias = self.w.get(name + ".bias")
+        return y if bias is None else y + bias
+
+    def rotate(self, x, pos):
+        half = self.cfg.head_dim // 2
+        angle = pos[:, None] * self.inv[None, :]
+        cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]
+        a, b = x[..., :half], x[..., half:]
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+    def attention(self, x, i, pos):
+        c, p = self.cfg, f"model.layers.{i}.self_attn."
+        n = len(x)
+        q = self.linear(x, p + "q_proj").reshape(n, c.n_head, c.head_dim)
+        k = self.linear(x, p + "k_proj").reshape(n, c.n_kv_head, c.head_dim)
+        v = self.linear(x, p + "v_proj").reshape(n, c.n_kv_head, c.head_dim)
+        if p + "q_norm.weight" in self.w:
+            q = rms_norm(q, self.w[p + "q_norm.weight"], c.norm_eps)
+            k = rms_norm(k, self.w[p + "k_norm.weight"], c.norm_eps)
+        q, k = self.rotate(q, pos), self.rotate(k, pos)
+        k = np.concatenate([self.kv[i][0], k])
+        v = np.concatenate([self.kv[i][1], v])
+        self.kv[i] = (k, v)
+        at = np.arange(len(k))
+        mask = at[None, :] > pos[:, None]
+        if c.sliding_window:
+            mask |= at[None, :] <= pos[:, None] - c.sliding_window
+        out = np.empty_like(q)
+        for h in range(c.n_head):
+            g = h // (c.n_head // c.n_kv_head)
+            s = q[:, h] @ k[:, g].T / np.sqrt(c.head_dim)
+            s[mask] = -np.inf
+            s = np.exp(s - s.max(axis=-1, keepdims=True))
+            out[:, h] = s / s.sum(axis=-1, keepdims=True) @ v[:, g]
+        return self.linear(out.reshape(n, -1), p + "o_proj")
+
+    def run(self, ids):
+        """Logits [n, vocab] of the tokens that follow what was run before."""
+        c = self.cfg
+        pos = self.n + np.arange(len(ids))
+        self.n += len(ids)
+        x = self.w["model.embed_tokens.weight"][np.asarray(ids)]
+        for i in range(c.n_layer):
+            p = f"model.layers.{i}."
+            h = rms_norm(x, self.w[p + "input_layernorm.weight"], c.norm_eps)
+            x = x + self.attention(h, i, pos)
+            h = rms_norm(x, self.w[p + "post_attention_layernorm.weight"], c.norm_eps)
+            g = silu(self.linear(h, p + "mlp.gate_proj")) * self.linear(h, p + "mlp.up_proj")
+            x = x + self.linear(g, p + "mlp.down_proj")
+        x = rms_norm(x, self.w["model.norm.weight"], c.norm_eps)
+        head = self.w.get("lm_head.weight")
+        return x @ (self.w["model.embed_tokens.weight"] if head is None else head).T
+
+
+# ---------------------------------------------------------------- weights
+
+
+def read_npz(path):
+    """As tiny_models.py saves them: hyper-parameters under "spec"."""
+    data = dict(np.load(path))
+    s = json.loads(str(data.pop("spec")))
+    cfg = Config(n_layer=s["n_layer"], n_head=s["n_head"], n_kv_head=s["n_kv_head"],
+                 head_dim=s["head_dim"], norm_eps=s["norm_eps"], rope_theta=s["rope_theta"],
+                 rope=s["rope"], rope_factor=s["rope_factor"], llama3=(8.0, 1.0, 4.0, 64),
+                 sliding_window=s["sliding_window"])
+    return cfg, data
+
+
+HF_NAMES = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj",
+            "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+            "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+            "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm",
+            "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+HF_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+
+
+def pairs_apart(w, n_head):
+    """Rows of each head from pairs (2j, 2j + 1), as llama files hold them, to (j, j + d/2)."""
+    d = w.shape[0] // n_head
+    return w.reshape(n_head, d // 2, 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def read_gguf(path):
+    import gguf
+    r = gguf.GGUFReader(path)
+    arch = r.fields["general.architecture"].contents()
+
+    def key(name, default=None):
+        f = r.fields.get(f"{arch}.{name}")
+        return default if f is None else f.contents()
+
+    n_head, n_embd = key("attention.head_count"), key("embedding_length")
+    cfg = Config(n_layer=key("block_count"), n_head=n_head,
+                 n_kv_head=key("attention.head_count_kv", n_head),
+                 head_dim=key("attention.key_length", n_embd // n_head),
+                 norm_eps=key("attention.layer_norm_rms_epsilon"),
+                 rope_theta=key("rope.freq_base", 10000.0),
+                 sliding_window=key("attention.sliding_window", 0) or 0)
+    if key("rope.scaling.type") == "linear":
+        cfg.rope, cfg.rope_factor = "linear", key("rope.scaling.factor")
+    weights = {}
+    for t in r.tensors:
+        w = gguf.quants.dequantize(t.data, t.tensor_type)
+        w = w.reshape([int(x) for x in reversed(t.shape)])
+        parts = t.name.split(".")
+        if t.name == "rope_freqs.weight":
+            cfg.rope_divisors = w
+        elif parts[0] == "blk":
+            if arch == "llama" and parts[2] in ("attn_q", "attn_k"):
+                w = pairs_apart(w, n_head if parts[2] == "attn_q" else cfg.n_kv_head)
+            weights[f"model.layers.{parts[1]}.{HF_NAMES[parts[2]]}.{parts[3]}"] = w
+        elif parts[0] in HF_TOP:
+            weights[f"{HF_TOP[parts[0]]}.{parts[1]}"] = w
+    return cfg, weights
