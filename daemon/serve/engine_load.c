@@ -93,21 +93,26 @@ static int load_eog(const struct model *m, struct engine_loaded *l, struct err *
     return 0;
 }
 
-static void fill_sched(const struct engine_cfg *cfg, const struct model_info *i,
-                       const struct engine_fit *fit, struct engine_loaded *l)
+static int max_rows(const struct engine_cfg *cfg)
+{
+    return cfg->step_tok > cfg->max_seqs ? cfg->step_tok : cfg->max_seqs;
+}
+
+static void fill_sched(const struct engine_cfg *cfg, const struct engine_fit *fit,
+                       struct engine_loaded *l)
 {
     l->sched = (struct sched_cfg){
         .mode = cfg->mode,
         .step_tok = cfg->step_tok,
         .max_seqs = cfg->max_seqs,
+        .max_outs = max_rows(cfg),
         .max_waiting = cfg->max_waiting,
         .max_ctx = fit->n_ctx,
         .depth = EXEC_DEPTH,
         .prefill_run = PREFILL_RUN,
         .kv = {.block_tok = KV_BLOCK_TOK,
                .n_groups = 1,
-               .group = {{i->sliding_window ? KV_WINDOW : KV_FULL, fit->n_blocks,
-                          i->sliding_window}},
+               .group = {{KV_FULL, fit->n_blocks, 0}},
                .reuse = cfg->reuse},
     };
     memcpy(l->sched.kv.secret, cfg->secret, sizeof(cfg->secret));
@@ -202,7 +207,7 @@ static int load_model(const struct engine_cfg *cfg, struct model *m,
         return err_set(e, ERR_UNSUPPORTED, "no KV layout for heads of %d", i->head_dim);
     if (load_eog(m, l, e) < 0 || engine_fit(&ask, &fit, e) < 0)
         return -1;
-    fill_sched(cfg, i, &fit, l);
+    fill_sched(cfg, &fit, l);
     fill_ready(i, l);
     return start_executor(cfg, m, conn, l, e);
 }

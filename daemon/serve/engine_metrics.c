@@ -11,8 +11,9 @@ enum { WAIT_CAPACITY, WAIT_DEFERRED }; /* labels of WAITING_BY */
 void engine_metrics_add(struct engine_metrics *m, const struct gen_params *p, int n_ctx)
 {
     int room = n_ctx - p->n_prompt;
+    bool set = p->max_tokens >= 0 && p->max_tokens < room;
 
-    metric_observe(m->page, M_REQ_MAX_GEN, p->max_tokens < room ? p->max_tokens : room);
+    metric_observe(m->page, M_REQ_MAX_GEN, set ? p->max_tokens : room);
 }
 
 void engine_metrics_step(struct engine_metrics *m, const struct step_done *d, int n_toks)

@@ -426,8 +426,6 @@ static const char *wire_bad_param(const struct gen_params *g)
         return "top_k";
     if (g->n_top < -1 || g->n_top > STEP_TOP_MAX)
         return "top_logprobs";
-    if (g->max_tokens < 0)
-        return "max_tokens";
     return NULL;
 }
 
