@@ -26,6 +26,22 @@ static int wrong_type(const struct gguf *g, const struct gguf_kv *kv, const char
                  gguf_value_types[kv->type].name, want);
 }
 
+/* Strings are read with a cursor again: who writes into the file while it is in use can
+ * spoil the answers, but not make us read past the map. */
+static struct gguf_cursor values(const struct gguf *g, const struct gguf_kv *kv)
+{
+    return (struct gguf_cursor){kv->val, g->bytes - (size_t)(kv->val - g->data)};
+}
+
+static int changed(const struct gguf *g, const struct gguf_kv *kv, struct err *e)
+{
+    struct blame_name b;
+
+    return blame(e, ERR_CORRUPT, g->path,
+                 "the value of key '%s' has changed since the file was opened",
+                 blame_name(&b, kv->key.p, kv->key.n));
+}
+
 /* Element i of an integer type. False: another type, or out of int64's range. */
 static bool int_at(const struct gguf_kv *kv, size_t i, int64_t *ret)
 {
@@ -111,16 +127,14 @@ int gguf_string(const struct gguf *g, const char *key, struct gguf_str *ret,
                 struct err *e)
 {
     const struct gguf_kv *kv = find(g, key);
-    uint64_t n;
+    struct gguf_cursor c;
 
     if (!kv)
         return 1;
     if (kv->is_array || kv->type != V_STRING)
         return wrong_type(g, kv, "a STRING", e);
-    memcpy(&n, kv->val, sizeof(n));
-    ret->p = (const char *)kv->val + sizeof(n);
-    ret->n = n;
-    return 0;
+    c = values(g, kv);
+    return gguf_take_string(&c, ret) ? 0 : changed(g, kv, e);
 }
 
 int gguf_arr_len(const struct gguf *g, const char *key, size_t *ret, struct err *e)
@@ -165,9 +179,10 @@ int gguf_arr_strings(const struct gguf *g, const char *key, struct gguf_str *out
         return rc;
     if (kv->type != V_STRING)
         return wrong_type(g, kv, "an array of STRING", e);
-    c = (struct gguf_cursor){kv->val, g->bytes - (size_t)(kv->val - g->data)};
+    c = values(g, kv);
     for (size_t i = 0; i < n; i++)
-        gguf_take_string(&c, &out[i]);
+        if (!gguf_take_string(&c, &out[i]))
+            return changed(g, kv, e);
     return 0;
 }
 

@@ -68,20 +68,14 @@ static void expect_fault_g(const char *part)
     gb_init(&g);
 }
 
-static void reads_every_value_kind(void **state)
+/* One key of every kind. */
+static struct gguf *every_kind(void)
 {
-    static const uint8_t sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+    static const uint8_t sizes[] = {1, 1, 2, 2, 4, 4};
+    const double d = -2.25;
     struct gguf *out;
-    struct gguf_str s, strs[3];
     struct err e;
-    uint64_t u;
-    int32_t ints[2];
-    float floats[2], f = 1.5f;
-    double d = -2.25;
-    size_t n;
-    bool b;
 
-    (void)state;
     for (uint32_t t = 0; t <= 5; t++) {
         char key[8] = {'k', (char)('0' + t), 0};
         uint64_t v = 100 + t;
@@ -89,7 +83,7 @@ static void reads_every_value_kind(void **state)
         gb_key(&g, key, t);
         buf_add(&g.kv, &v, sizes[t]);
     }
-    gb_f32(&g, "f32", f);
+    gb_f32(&g, "f32", 1.5f);
     gb_key(&g, "bool", 7);
     buf_add(&g.kv, "\1", 1);
     gb_str(&g, "str", "text");
@@ -114,7 +108,19 @@ static void reads_every_value_kind(void **state)
     put_u64(&g.kv, 0);
     gb_finish(&g, &file);
     assert_int_equal(gguf_parse("f.gguf", file.p, file.len, &out, &e), 0);
+    return out;
+}
 
+static void reads_every_scalar(void **state)
+{
+    struct gguf *out = every_kind();
+    struct gguf_str s;
+    struct err e;
+    uint64_t u;
+    double d;
+    bool b;
+
+    (void)state;
     assert_int_equal(gguf_u64(out, "k0", &u, &e), 0);
     assert_int_equal(u, 100);
     assert_int_equal(gguf_u64(out, "k3", &u, &e), 0);
@@ -140,6 +146,19 @@ static void reads_every_value_kind(void **state)
     assert_int_equal(s.n, 4);
     assert_memory_equal(s.p, "text", 4);
     assert_int_equal(gguf_string(out, "k0", &s, &e), -1);
+    gguf_free(out);
+}
+
+static void reads_arrays(void **state)
+{
+    struct gguf *out = every_kind();
+    struct gguf_str strs[4];
+    struct err e;
+    int32_t ints[2];
+    float floats[2];
+    size_t n;
+
+    (void)state;
     assert_int_equal(gguf_arr_len(out, "strs", &n, &e), 0);
     assert_int_equal(n, 3);
     assert_int_equal(gguf_arr_len(out, "str", &n, &e), -1);
@@ -155,6 +174,31 @@ static void reads_every_value_kind(void **state)
     assert_int_equal(gguf_arr_f32(out, "absent", floats, 2, &e), 1);
     assert_int_equal(gguf_arr_i32(out, "nested", ints, 2, &e), -1);
     assert_true(gguf_has(out, "nested") && !gguf_has(out, "nest"));
+    gguf_free(out);
+}
+
+/* Somebody writes into the file after it was opened. */
+static void survives_a_change_after_parsing(void **state)
+{
+    const uint64_t huge = UINT64_MAX;
+    struct gguf_str s, strs[3];
+    struct gguf *out;
+    struct err e;
+    char *at;
+
+    (void)state;
+    gb_str(&g, "str", "text");
+    gb_strs(&g, "strs", 3);
+    gb_finish(&g, &file);
+    assert_int_equal(gguf_parse("f.gguf", file.p, file.len, &out, &e), 0);
+    at = memmem(file.p, file.len, "text", 4);
+    assert_non_null(at);
+    memcpy(at - 8, &huge, 8);
+    memcpy(file.p + file.len - 9, &huge, 8); /* the last string's length */
+    assert_int_equal(gguf_string(out, "str", &s, &e), -1);
+    assert_non_null(strstr(e.msg, "key 'str' has changed"));
+    assert_int_equal(gguf_arr_strings(out, "strs", strs, 3, &e), -1);
+    assert_non_null(strstr(e.msg, "key 'strs' has changed"));
     gguf_free(out);
 }
 
