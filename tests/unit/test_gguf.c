@@ -492,11 +492,18 @@ static void survives_random_bytes(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        T(reads_every_value_kind),        T(finds_tensors),
-        T(names_faults_of_the_header),    T(takes_version_2),
-        T(names_faults_of_keys),          T(names_faults_of_tensors),
-        T(keeps_tensors_of_unknown_type), T(survives_any_cut),
-        T(survives_any_number),           T(survives_cuts_of_a_real_file),
+        T(reads_every_scalar),
+        T(reads_arrays),
+        T(survives_a_change_after_parsing),
+        T(finds_tensors),
+        T(names_faults_of_the_header),
+        T(takes_version_2),
+        T(names_faults_of_keys),
+        T(names_faults_of_tensors),
+        T(keeps_tensors_of_unknown_type),
+        T(survives_any_cut),
+        T(survives_any_number),
+        T(survives_cuts_of_a_real_file),
         T(survives_random_bytes),
     };
 
