@@ -110,7 +110,7 @@ static void fake_hang(void)
         pause();
 }
 
-static int fake_main(int argc, char **argv)
+static void fake_main(int argc, char **argv)
 {
     struct wire_hello hello = {WIRE_VERSION, (uint32_t)getpid()};
     struct wire_loading loading = {0.5};
@@ -123,15 +123,15 @@ static int fake_main(int argc, char **argv)
             f.act = argv[i] + 7;
     f.c = wire_conn_new(3, 64 << 20);
     if (metric_page_map(metrics_defs, METRICS_N, 4, &f.page, NULL) < 0)
-        return 8;
+        _exit(8);
     if (!strcmp(f.act, "exit"))
-        return 3;
+        _exit(3);
     if (!strcmp(f.act, "silent"))
         fake_hang();
     fake_send(&f, WIRE_HELLO, &hello, sizeof(hello));
     if (!strcmp(f.act, "fail")) {
         fake_send(&f, WIRE_FAIL, &fail, sizeof(fail));
-        return 1;
+        _exit(1);
     }
     fake_send(&f, WIRE_LOADING, &loading, sizeof(loading));
     if (!strcmp(f.act, "lame"))
@@ -146,7 +146,6 @@ static int fake_main(int argc, char **argv)
         fake_hang();
     }
     fake_run(&f);
-    return 0;
 }
 
 /* ---- the fixture ---- */
@@ -574,6 +573,6 @@ static const struct CMUnitTest tests[] = {
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strncmp(argv[1], "--fd=", 5))
-        return fake_main(argc, argv);
+        fake_main(argc, argv);
     return test_main(argc, argv, "supervisor", tests, sizeof(tests) / sizeof(tests[0]));
 }
