@@ -1,0 +1,18 @@
+/* daemon/ctrl/system.h - this machine as one device, and the limits of the process.
+ *
+ * Reads /proc once at start. Main thread, before others run. */
+#ifndef CTRL_SYSTEM_H
+#define CTRL_SYSTEM_H
+
+struct buf;
+struct err;
+
+/* {"emulated":false,"devices":[{"id":"cpu0",...}]} as /api/v1/topology answers. */
+void system_json(struct buf *out);
+/* CPUs that this process may run on. */
+int system_cpus(void);
+/* Raises the soft descriptor limit as far as `want` needs and is allowed; returns what is
+ * had, -1 with a sentence. */
+long system_descriptors(long want, struct err *e);
+
+#endif

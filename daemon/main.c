@@ -1,0 +1,376 @@
+/* daemon/main.c - llmrackd: options, start order, stop in exact reverse.
+ *
+ *   loop and signals, store (takes the folder), metric pages, router, supervisor, HTTP
+ *
+ * SIGTERM or SIGINT drains: no new requests, running ones go on up to --drain-s; a second
+ * signal ends the wait. The main thread is the control thread: it owns the loop, the
+ * store and the engine, and runs the sinks of HTTP. */
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "daemon/api/http.h"
+#include "daemon/ctrl/router_ctl.h"
+#include "daemon/ctrl/supervisor.h"
+#include "daemon/ctrl/system.h"
+#include "daemon/options.h"
+#include "daemon/serve/metrics.h"
+#include "state/store.h"
+
+enum {
+    ARGS_MAX = 64,
+    SPARE_FDS = 96, /* beside the connections */
+    DRAIN_TICK_US = 50000,
+    IDLE_S = 75,
+    /* a step of `colocated` may be a whole prompt */
+    STUCK_COLOCATED_S = 1800
+};
+
+struct app {
+    struct daemon_opts opts;
+    char *socket, *engine, *args[ARGS_MAX];
+    int n_args;
+    struct buf options, system;
+    int64_t start_us;
+
+    struct loop *loop;
+    struct store *store;
+    struct metric_page *page, *engine_page;
+    int engine_page_fd;
+    struct router *router;
+    struct supervisor *sup;
+    struct http *http;
+
+    struct loop_timer *drain;
+    int64_t drain_until_us; /* 0 = not draining */
+    bool told;
+};
+
+/* ---- options ---- */
+
+static void print_help(void)
+{
+    struct buf b;
+
+    buf_init(&b, 0);
+    opt_help(daemon_opt_defs, n_daemon_opt_defs, &b);
+    printf("usage: llmrackd --model PATH [options]\n\n%s", b.p);
+    buf_done(&b);
+}
+
+/* 0 go on, 1 done, -1. */
+static int read_options(struct app *a, int argc, char **argv, struct err *e)
+{
+    struct daemon_opts *o = &a->opts;
+    int rest, level;
+
+    if (opt_parse(daemon_opt_defs, n_daemon_opt_defs, argc, argv, o, &rest, e) < 0)
+        return -1;
+    if (o->help)
+        print_help();
+    if (o->version)
+        printf("llmrackd %s\n", LLMRACK_VERSION);
+    if (o->help || o->version)
+        return 1;
+    if (rest < argc)
+        return err_set(e, ERR_INVALID, "'%s' is no option; --help lists them",
+                       argv[rest]);
+    if (!o->inst.model || !o->inst.model[0])
+        return err_param(e, ERR_INVALID, "model",
+                         "which model? --model takes a .gguf file or a folder");
+    level = log_level_parse(o->log_level);
+    if (level < 0)
+        return err_param(e, ERR_INVALID, "log-level",
+                         "--log-level is '%s' and must be one of error|warn|info|debug",
+                         o->log_level);
+    log_level_set((enum log_level)level);
+    return 0;
+}
+
+/* The engine beside our own program. */
+static char *engine_path(void)
+{
+    char self[PATH_MAX], *slash;
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+    self[n > 0 ? n : 0] = '\0';
+    slash = strrchr(self, '/');
+    return xasprintf("%.*s/llmrack-engine", slash ? (int)(slash - self) : 0, self);
+}
+
+static void derive_options(struct app *a)
+{
+    const struct daemon_opts *o = &a->opts;
+    struct jw w;
+
+    a->socket =
+        o->socket[0] ? xstrdup(o->socket) : xasprintf("%s/llmrackd.sock", o->state_dir);
+    a->engine = o->engine[0] ? xstrdup(o->engine) : engine_path();
+    a->n_args = options_instance_argv(&o->inst, a->args, ARGS_MAX);
+    buf_init(&a->options, 0);
+    jw_init(&w, &a->options);
+    jw_arr(&w);
+    for (int i = 0; i < a->n_args; i++)
+        if (strncmp(a->args[i], "--model=", 8)) /* stands in the model's own row */
+            jw_str(&w, a->args[i]);
+    jw_arr_end(&w);
+    buf_init(&a->system, 0);
+    system_json(&a->system);
+}
+
+/* Fewer connections rather than no start where the system's limit is low. */
+static int check_descriptors(struct app *a, struct err *e)
+{
+    long want = (long)a->opts.max_connections + SPARE_FDS;
+    long have = system_descriptors(want, e);
+
+    if (have < 0)
+        return -1;
+    if (have >= want)
+        return 0;
+    if (have < 2 * SPARE_FDS)
+        return err_set(e, ERR_UNAVAIL,
+                       "only %ld descriptors are allowed and %ld are wanted; raise the "
+                       "limit (ulimit -n, LimitNOFILE=)",
+                       have, want);
+    a->opts.max_connections = have - SPARE_FDS;
+    log_warn(
+        "only %ld descriptors are allowed: at most %lld connections; raise the limit "
+        "(ulimit -n, LimitNOFILE=) for more",
+        have, (long long)a->opts.max_connections);
+    return 0;
+}
+
+/* ---- callbacks of the control thread ---- */
+
+static void on_ready(void *arg, const struct served *m)
+{
+    struct app *a = arg;
+    int port = a->http ? http_port(a->http) : 0;
+    bool chat = m->chat != TEMPLATE_NONE;
+
+    if (a->told)
+        return;
+    a->told = true;
+    if (port)
+        printf("'%s' answers: curl http://127.0.0.1:%d/v1/%s -H 'Content-Type: "
+               "application/json' -d '%s'\n",
+               m->name, port, chat ? "chat/completions" : "completions",
+               chat ? "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}"
+                    : "{\"prompt\":\"Hello\"}");
+    else
+        printf("'%s' answers: llmctl --socket %s chat\n", m->name, a->socket);
+    fflush(stdout);
+}
+
+static void on_drain_tick(void *arg)
+{
+    struct app *a = arg;
+    int64_t now = clock_now_us(clock_real());
+    int live = router_live(a->router, NULL), open = http_active(a->http);
+
+    if (live == 0 && open == 0) {
+        loop_stop(a->loop);
+    } else if (now >= a->drain_until_us) {
+        log_warn("%d requests are ended, %lld s after the stop was asked for",
+                 live > open ? live : open, (long long)a->opts.drain_s);
+        loop_stop(a->loop);
+    } else {
+        loop_timer_set(a->drain, now + DRAIN_TICK_US);
+    }
+}
+
+static void on_stop_signal(void *arg, int signo)
+{
+    struct app *a = arg;
+    struct err e;
+
+    if (a->drain_until_us || !a->http) {
+        loop_stop(a->loop);
+        return;
+    }
+    log_info("%s: no new requests; %d running", strsignal(signo),
+             router_live(a->router, NULL));
+    if (journal_add(a->store, "daemon", "daemon.drain", "", "ok", &e, "%s",
+                    strsignal(signo)) < 0)
+        log_error("%s", e.msg);
+    a->drain_until_us = clock_now_us(clock_real()) + a->opts.drain_s * 1000000;
+    http_drain(a->http);
+    supervisor_drain(a->sup);
+    on_drain_tick(a);
+}
+
+/* ---- start and stop ---- */
+
+static int start_loop(struct app *a, struct err *e)
+{
+    signal(SIGPIPE, SIG_IGN);
+    if (loop_new(&a->loop, e) < 0 ||
+        loop_signal(a->loop, SIGTERM, on_stop_signal, a, e) < 0 ||
+        loop_signal(a->loop, SIGINT, on_stop_signal, a, e) < 0)
+        return -1;
+    a->drain = loop_timer_new(a->loop, on_drain_tick, a);
+    return 0;
+}
+
+static int start_store(struct app *a, struct err *e)
+{
+    if (store_open(a->opts.state_dir, &a->store, e) < 0)
+        return -1;
+    return journal_add(a->store, "daemon", "daemon.start", a->opts.inst.model, "ok", e,
+                       "llmrackd %s, process %d, %s", LLMRACK_VERSION, (int)getpid(),
+                       a->options.p);
+}
+
+static int start_router(struct app *a, struct err *e)
+{
+    struct router_cfg c = {
+        .instance = "0",
+        .max_live = (int)(a->opts.inst.max_seqs + a->opts.inst.max_waiting),
+    };
+
+    if (metric_page_new(metrics_defs, METRICS_N, NULL, &a->page, e) < 0 ||
+        metric_page_new(metrics_defs, METRICS_N, &a->engine_page_fd, &a->engine_page, e) <
+            0)
+        return -1;
+    c.page = a->page;
+    c.engine_page = a->engine_page;
+    return router_new(&c, &a->router, e);
+}
+
+static int start_supervisor(struct app *a, struct err *e)
+{
+    const struct daemon_opts *o = &a->opts;
+    struct supervisor_cfg c = {
+        .loop = a->loop,
+        .router = a->router,
+        .store = a->store,
+        .page = a->page,
+        .engine_page = a->engine_page,
+        .engine_page_fd = a->engine_page_fd,
+        .instance = "0",
+        .model_path = o->inst.model,
+        .model_name = o->name,
+        .mode = o->inst.mode == SCHED_COLOCATED ? "colocated" : "chunked",
+        .options = a->options.p,
+        .program = a->engine,
+        .log_level = o->log_level,
+        .args = a->args,
+        .n_args = a->n_args,
+        .open = loader_open_model,
+        .ready = on_ready,
+        .arg = a,
+    };
+
+    supervisor_cfg_times(&c);
+    if (o->inst.mode == SCHED_COLOCATED)
+        c.stuck_us = (int64_t)STUCK_COLOCATED_S * 1000000;
+    return supervisor_new(&c, &a->sup, e);
+}
+
+static int start_http(struct app *a, struct err *e)
+{
+    const struct daemon_opts *o = &a->opts;
+    int cpus = system_cpus(), threads = cpus < 8 ? 2 : cpus < 32 ? cpus / 4 : 8;
+    struct http_cfg c = {
+        .listen = o->listen,
+        .socket_path = a->socket,
+        .max_body = (size_t)o->max_body_mib << 20,
+        .max_connections = (int)o->max_connections,
+        .n_threads = threads,
+        .n_workers = threads,
+        .header_us = o->header_s * 1000000,
+        .body_us = o->body_s * 1000000,
+        .idle_us = IDLE_S * (int64_t)1000000,
+        .version = LLMRACK_VERSION,
+        .schema = store_schema_version(a->store),
+        .start_us = a->start_us,
+        .system_json = a->system.p,
+        .loop = a->loop,
+    };
+
+    return http_start(&c, a->router, a->page, &a->http, e);
+}
+
+static int start(struct app *a, struct err *e)
+{
+    const char *colon;
+    int host;
+
+    a->start_us = clock_now_us(clock_real());
+    if (check_descriptors(a, e) < 0 || start_loop(a, e) < 0 || start_store(a, e) < 0 ||
+        start_router(a, e) < 0 || start_supervisor(a, e) < 0 || start_http(a, e) < 0)
+        return -1;
+    supervisor_start(a->sup);
+    colon = strrchr(a->opts.listen, ':');
+    host = colon ? (int)(colon - a->opts.listen) : 0;
+    if (http_port(a->http))
+        printf("llmrackd %s listens on http://%.*s:%d, control socket %s\n",
+               LLMRACK_VERSION, host, a->opts.listen, http_port(a->http), a->socket);
+    else
+        printf("llmrackd %s listens on the control socket %s\n", LLMRACK_VERSION,
+               a->socket);
+    fflush(stdout);
+    return 0;
+}
+
+static void stop(struct app *a, int code)
+{
+    struct err e;
+
+    http_stop(a->http);
+    a->http = NULL;
+    if (a->sup) {
+        supervisor_stop(a->sup);
+        while (!supervisor_stopped(a->sup) && loop_once(a->loop, -1, &e) == 0)
+            continue;
+    }
+    supervisor_free(a->sup);
+    router_free(a->router);
+    metric_page_free(a->engine_page);
+    metric_page_free(a->page);
+    if (a->engine_page_fd >= 0)
+        close(a->engine_page_fd);
+    if (a->store && journal_add(a->store, "daemon", "daemon.stop", "",
+                                code ? "failed" : "ok", &e, "exit code %d", code) < 0)
+        log_error("%s", e.msg);
+    store_close(a->store);
+    loop_timer_free(a->drain);
+    loop_free(a->loop);
+    for (int i = 0; i < a->n_args; i++)
+        free(a->args[i]);
+    free(a->socket);
+    free(a->engine);
+    buf_done(&a->options);
+    buf_done(&a->system);
+}
+
+int main(int argc, char **argv)
+{
+    struct app a = {.engine_page_fd = -1};
+    struct err e = {0};
+    int rc, code;
+
+    log_open("llmrackd", LOG_LV_INFO);
+    rc = read_options(&a, argc, argv, &e);
+    if (rc == 0) {
+        derive_options(&a);
+        rc = start(&a, &e) < 0 || loop_run(a.loop, &e) < 0 ? -1 : 0;
+    }
+    if (rc < 0)
+        log_error("%s", e.msg);
+    code = rc < 0 ? err_exit(e.code) : 0;
+    stop(&a, code);
+    return code;
+}
