@@ -192,9 +192,6 @@ int forward_weights_load(struct forward_weights *w, struct backend *b, struct mo
     struct loading l = {w, b, m, progress, arg, 0, 0};
 
     w->info = *model_info(m);
-    if (w->info.o_bias || w->info.mlp_bias)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "biases on the attention output or the FFN are not supported");
     w->layers = xcalloc((size_t)w->info.n_layer, sizeof(*w->layers));
     l.all_bytes = weights_all_bytes(m, w->info.n_layer);
     if (weights_load_rope(w, b, m, e) < 0 || weights_load_layer(&l, -1, w->top, e) < 0)

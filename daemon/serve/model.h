@@ -45,7 +45,7 @@ struct model_info {
     enum rope_scaling rope_scaling;
     float rope_factor, rope_low_freq, rope_high_freq; /* of ROPE_LINEAR, ROPE_LLAMA3 */
     int rope_orig_ctx; /* 0: ROPE_LLAMA3's factors are a tensor, ROLE_ROPE_FREQS */
-    bool qk_norm, qkv_bias, o_bias, mlp_bias, tied_head;
+    bool qk_norm, qkv_bias, tied_head;
     int sliding_window;       /* 0 = none */
     int n_tensors, n_ignored; /* of the files: used, and passed over as unknown */
     uint64_t n_params;
