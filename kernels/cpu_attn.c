@@ -52,7 +52,7 @@ const struct attn_kern *attn_kern_get(enum cpu_isa isa, enum dtype type)
 {
     if (isa == CPU_ISA_AVX512)
         return type == DT_BF16 ? &attn_kern_avx512_bf16 : &attn_kern_avx512_f16;
-    return &attn_kern_portable;
+    return isa == CPU_ISA_AVX2 ? &attn_kern_avx2 : &attn_kern_portable;
 }
 
 void attn_scratch_free(struct attn_scratch *s)
