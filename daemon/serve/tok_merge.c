@@ -230,6 +230,8 @@ static void init_symbols(struct merger *m)
 static int emit(struct merger *m, struct enc *c)
 {
     for (uint32_t a = 0; a < m->n; a = m->next[a]) {
+        if (enc_tick(c) < 0)
+            return -1;
         if (m->id[a] >= 0) {
             if (enc_push(c, m->id[a]) < 0)
                 return -1;

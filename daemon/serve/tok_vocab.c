@@ -461,13 +461,15 @@ static int build_tables(struct tokenizer *t, const struct tok_spec *s, size_t by
     if (!t->off || !t->type || !t->blob)
         return err_set(e, ERR_NOMEM, "no memory for a vocabulary of %zu bytes", bytes);
     load_pieces(t, s);
+    /* merges first: what a file calls bos may be one of their pieces all the same */
+    if (!s->spm && (load_map(t, e) < 0 || load_merges(t, s, e) < 0))
+        return -1;
     mark_control(t, s->bos);
     mark_control(t, s->eos);
     for (int i = 0; i < s->n_ends; i++)
         mark_control(t, s->ends[i]);
-    if (load_map(t, e) < 0)
-        return -1;
-    if ((s->spm ? load_scores(t, s, e) : load_merges(t, s, e)) < 0)
+    /* SPM makes any piece that the map has, so that must hold no control token */
+    if (s->spm && (load_map(t, e) < 0 || load_scores(t, s, e) < 0))
         return -1;
     if (load_trie(t, e) < 0)
         return -1;
