@@ -25,6 +25,7 @@
 #include "daemon/ctrl/supervisor.h"
 #include "daemon/ctrl/system.h"
 #include "daemon/options.h"
+#include "daemon/serve/map.h"
 #include "daemon/serve/metrics.h"
 #include "state/store.h"
 
@@ -216,6 +217,7 @@ static void on_stop_signal(void *arg, int signo)
 static int start_loop(struct app *a, struct err *e)
 {
     signal(SIGPIPE, SIG_IGN);
+    map_sigbus_survive(); /* a model's file cut short is the engine's end, not ours */
     if (loop_new(&a->loop, e) < 0 ||
         loop_signal(a->loop, SIGTERM, on_stop_signal, a, e) < 0 ||
         loop_signal(a->loop, SIGINT, on_stop_signal, a, e) < 0)

@@ -55,6 +55,12 @@ int loader_open_model(const char *path, const char *name, struct loaded *ret,
     if (model_open(path, &model, e) < 0)
         return -1;
     if (tokenizer_open(model, &tok, e) < 0) {
+        model_check(model, e); /* a file cut short is the better reason */
+        model_free(model);
+        return -1;
+    }
+    if (model_check(model, e) < 0) {
+        tokenizer_free(tok);
         model_free(model);
         return -1;
     }

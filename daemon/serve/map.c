@@ -28,12 +28,15 @@ struct map {
     char *path;
     char *sentence; /* what the signal handler says */
     size_t sentence_len;
+    atomic_bool torn; /* pages were gone and are zeros now */
 };
 
 static struct map *_Atomic maps[MAX_MAPS];
 static void (*_Atomic last_words_fn)(const char *path);
 static atomic_flag dying = ATOMIC_FLAG_INIT;
 static int exit_code;
+static atomic_bool survive;
+static uintptr_t page_size;
 
 static int enlist(struct map *m)
 {
@@ -138,10 +141,10 @@ void map_drop(const struct map *m, const void *p, size_t n)
         madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
-static const struct map *map_at(const void *addr)
+static struct map *map_at(const void *addr)
 {
     for (int i = 0; i < MAX_MAPS; i++) {
-        const struct map *m = atomic_load(&maps[i]);
+        struct map *m = atomic_load(&maps[i]);
 
         if (m && (uintptr_t)addr >= (uintptr_t)m->p &&
             (uintptr_t)addr - (uintptr_t)m->p < m->bytes)
@@ -150,13 +153,28 @@ static const struct map *map_at(const void *addr)
     return NULL;
 }
 
+/* Zeros in place of the file from the page at addr to the map's end. */
+static bool patch(struct map *m, uintptr_t addr)
+{
+    uintptr_t from = addr & ~(page_size - 1), to = (uintptr_t)m->p + m->bytes;
+    int was = errno;
+    void *p = mmap((void *)from, to - from, PROT_READ,
+                   MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    errno = was;
+    atomic_store(&m->torn, true);
+    return p != MAP_FAILED;
+}
+
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
-    const struct map *m = map_at(info->si_addr);
+    struct map *m = map_at(info->si_addr);
     void (*last_words)(const char *) = atomic_load(&last_words_fn);
     ssize_t n;
 
     (void)context;
+    if (m && atomic_load(&survive) && patch(m, (uintptr_t)info->si_addr))
+        return;
     if (!m) { /* not ours: the instruction faults again and does what it always did */
         signal(sig, SIG_DFL);
         return;
@@ -170,12 +188,34 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
     _exit(exit_code);
 }
 
-void map_sigbus_install(void (*last_words)(const char *path))
+static void install(void)
 {
     struct sigaction sa = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
 
     exit_code = err_exit(ERR_CORRUPT);
-    atomic_store(&last_words_fn, last_words);
+    page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
     sigemptyset(&sa.sa_mask);
     sigaction(SIGBUS, &sa, NULL);
+}
+
+void map_sigbus_install(void (*last_words)(const char *path))
+{
+    atomic_store(&last_words_fn, last_words);
+    atomic_store(&survive, false);
+    install();
+}
+
+void map_sigbus_survive(void)
+{
+    atomic_store(&survive, true);
+    install();
+}
+
+int map_check(const struct map *m, struct err *e)
+{
+    if (!atomic_load(&m->torn))
+        return 0;
+    return blame(
+        e, ERR_CORRUPT, m->path,
+        "the file was cut short while it was in use, or cannot be read any more");
 }

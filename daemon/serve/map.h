@@ -3,7 +3,9 @@
  * Reading a page that the file no longer has raises SIGBUS. With map_sigbus_install, that
  * ends the process after one sentence on fd 2 that names the file; last_words (may be
  * NULL) is told the path before, in the signal handler, and must be async-signal-safe.
- * A SIGBUS elsewhere keeps its usual meaning. A map is immutable; any thread may read. */
+ * With map_sigbus_survive, what is gone reads as zeros and map_check tells: for a process
+ * that must go on. A SIGBUS elsewhere keeps its usual meaning. A map is immutable; any
+ * thread may read. */
 #ifndef SERVE_MAP_H
 #define SERVE_MAP_H
 
@@ -22,8 +24,13 @@ const char *map_path(const struct map *m);
  * file when read again. Does nothing when p is not in the map. */
 void map_drop(const struct map *m, const void *p, size_t n);
 
-/* Once, by a program's main, before files are read. The exit code is that of a damaged
- * file. */
+/* -1 with a sentence when a page of the file was found to be gone (survive mode): then
+ * what was read from the map means nothing. */
+int map_check(const struct map *m, struct err *e);
+
+/* One of the two, once, by a program's main, before files are read. The exit code of the
+ * first is that of a damaged file. */
 void map_sigbus_install(void (*last_words)(const char *path));
+void map_sigbus_survive(void);
 
 #endif

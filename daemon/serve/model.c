@@ -377,9 +377,10 @@ static int read_info(struct model *m, struct err *e)
         m->prefix = "";
     if (g && has_role(m, ROLE_ROPE_FREQS, 0)) {
         if (i->rope_scaling != ROPE_NONE)
-            return blame(e, ERR_UNSUPPORTED, path,
-                         "tensor 'rope_freqs.weight' together with linear RoPE scaling is "
-                         "not supported; supported: one of them");
+            return blame(
+                e, ERR_UNSUPPORTED, path,
+                "tensor 'rope_freqs.weight' together with linear RoPE scaling is "
+                "not supported; supported: one of them");
         i->rope_scaling = ROPE_LLAMA3;
     }
     if (g)
@@ -394,16 +395,31 @@ static int read_info(struct model *m, struct err *e)
 int model_open(const char *path, struct model **ret, struct err *e)
 {
     struct model *m = xcalloc(1, sizeof(*m));
+    int rc;
 
     m->arena = arena_new(1 << 14);
-    if (modelfiles_open(path, &m->files, e) < 0 || read_info(m, e) < 0 ||
-        load_tensors(m, e) < 0 || check_rest(m, e) < 0 || check_freqs(m, e) < 0) {
+    if (modelfiles_open(path, &m->files, e) < 0) {
+        model_free(m);
+        return -1;
+    }
+    rc = read_info(m, e) < 0 || load_tensors(m, e) < 0 || check_rest(m, e) < 0 ||
+                 check_freqs(m, e) < 0
+             ? -1
+             : 0;
+    if (model_check(m, e) < 0) /* then it is the reason of whatever else went wrong */
+        rc = -1;
+    if (rc < 0) {
         model_free(m);
         return -1;
     }
     set_main_type(m);
     *ret = m;
     return 0;
+}
+
+int model_check(const struct model *m, struct err *e)
+{
+    return modelfiles_check(m->files, e);
 }
 
 void model_free(struct model *m)

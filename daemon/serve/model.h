@@ -4,7 +4,8 @@
  * set of names and a table of tensors by role. Every length, offset, count and dimension
  * of a file is checked before use; a fault gives one sentence naming file, tensor, fault.
  * Mapped pages are read-only; a file cut short after mapping raises SIGBUS on access,
- * which map.[ch] turns into an end of the engine with the file named.
+ * which map.[ch] turns into an end of the engine with the file named, and into an error
+ * in the daemon.
  * Immutable after open; any thread may read. */
 #ifndef SERVE_MODEL_H
 #define SERVE_MODEL_H
@@ -94,6 +95,9 @@ struct model_tensor {
 /* path: a .gguf file or a folder. */
 int model_open(const char *path, struct model **ret, struct err *e);
 void model_free(struct model *m);
+/* After reading from the maps, where the process lives on when a file is cut short
+ * (map_sigbus_survive): -1 when one was, then what was read means nothing. */
+int model_check(const struct model *m, struct err *e);
 const struct model_info *model_info(const struct model *m);
 /* NULL when the model has no such tensor (a bias, a tied head). */
 const struct model_tensor *model_tensor(const struct model *m, enum model_role role,

@@ -140,6 +140,8 @@ static int open_indexed(struct modelfiles *f, struct err *e)
         rc = open_shards(f, f->index.files, f->index.n_files, e);
     if (rc == 0)
         rc = check_index(f, map_path(m), e);
+    if (map_check(m, e) < 0)
+        rc = -1;
     map_close(m);
     return rc;
 }
@@ -174,6 +176,7 @@ int modelfiles_open(const char *path, struct modelfiles **ret, struct err *e)
     for (size_t n = strlen(f->path); n > 1 && f->path[n - 1] == '/'; n--)
         f->path[n - 1] = '\0';
     if ((f->is_dir ? open_folder(f, e) : open_gguf(f, e)) < 0) {
+        modelfiles_check(f, e); /* it may know a better reason */
         modelfiles_close(f);
         return -1;
     }
@@ -327,6 +330,16 @@ size_t modelfiles_bytes(const struct modelfiles *f)
     for (size_t i = 0; i < f->n_maps; i++)
         n += map_bytes(f->maps[i]);
     return n;
+}
+
+int modelfiles_check(const struct modelfiles *f, struct err *e)
+{
+    if (f->config && map_check(f->config, e) < 0)
+        return -1;
+    for (size_t i = 0; i < f->n_maps; i++)
+        if (map_check(f->maps[i], e) < 0)
+            return -1;
+    return 0;
 }
 
 void modelfiles_drop(const struct modelfiles *f, const void *p, size_t n)

@@ -42,6 +42,8 @@ const char *modelfiles_dir(const struct modelfiles *f);          /* NULL for GGU
 const struct map *modelfiles_config(const struct modelfiles *f); /* NULL for GGUF */
 const char *modelfiles_path(const struct modelfiles *f);         /* as it was opened */
 size_t modelfiles_bytes(const struct modelfiles *f);             /* of weights files */
+/* -1 with a sentence when a file was cut short since (see map_check). */
+int modelfiles_check(const struct modelfiles *f, struct err *e);
 /* Pages inside p[0..n) are not needed now. */
 void modelfiles_drop(const struct modelfiles *f, const void *p, size_t n);
 

@@ -146,6 +146,58 @@ static void names_a_file_that_was_cut(void **state)
     buf_done(&b);
 }
 
+/* In a child: a map that is cut short reads as zeros and says so; another is whole. */
+static void child_lives_on(void)
+{
+    struct map *m, *other;
+    struct err e = {0};
+    const char *p;
+
+    signal(SIGBUS, SIG_DFL);
+    map_sigbus_survive();
+    if (map_open(path_of("f"), &m, &e) < 0 || map_open(path_of("other"), &other, &e) < 0)
+        _exit(1);
+    p = map_data(m);
+    if (truncate(path_of("f"), 5000) != 0 || p[100] != 'x' || map_check(m, &e) < 0)
+        _exit(2);
+    if (p[90000] != 0 || p[60000] != 0 || p[100] != 'x' || map_check(m, &e) == 0)
+        _exit(3);
+    if (e.code != ERR_CORRUPT || !strstr(e.msg, "/f: the file was cut short"))
+        _exit(4);
+    p = map_data(other);
+    if (p[90000] != 'x' || map_check(other, &e) < 0)
+        _exit(5);
+    map_drop(m, map_data(m), map_bytes(m));
+    if (((const char *)map_data(m))[90000] != 0)
+        _exit(6);
+    map_close(m);
+    map_close(other);
+    _exit(40);
+}
+
+static void lives_on_where_it_must(void **state)
+{
+    struct buf b;
+    int status;
+    pid_t pid;
+
+    (void)state;
+    buf_init(&b, 0);
+    for (int i = 0; i < 100000; i++)
+        buf_putc(&b, 'x');
+    files_write(dir, "f", b.p, b.len);
+    files_write(dir, "other", b.p, b.len);
+    buf_done(&b);
+    fflush(stdout);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (!pid)
+        child_lives_on();
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 40);
+}
+
 static void leaves_other_faults_alone(void **state)
 {
     char out[1024];
@@ -171,6 +223,7 @@ int main(int argc, char **argv)
         T(maps_a_file),
         T(refuses_what_is_no_file),
         T(names_a_file_that_was_cut),
+        T(lives_on_where_it_must),
         T(leaves_other_faults_alone),
     };
 
