@@ -331,6 +331,7 @@ static void stop(struct app *a, int code)
 {
     struct err e;
 
+    loop_timer_free(a->drain);
     http_stop(a->http);
     a->http = NULL;
     if (a->sup) {
@@ -348,7 +349,6 @@ static void stop(struct app *a, int code)
                                 code ? "failed" : "ok", &e, "exit code %d", code) < 0)
         log_error("%s", e.msg);
     store_close(a->store);
-    loop_timer_free(a->drain);
     loop_free(a->loop);
     for (int i = 0; i < a->n_args; i++)
         free(a->args[i]);

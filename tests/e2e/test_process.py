@@ -1,0 +1,270 @@
+"""The processes: an engine that dies, a daemon that is told to stop, killed or started
+twice, a model file that is missing or cut short. What clients and state see of it."""
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import threading
+
+import pytest
+
+from rack import BIN, MODEL, SLOW, parse_sse, post_bytes, wait_for
+
+TEXT = "/v1/completions"
+SMALL = ("--kv-mib", "64")  # loads sooner
+LONG = {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+SHORT = {"prompt": "Hello", "max_tokens": 2}
+
+pytestmark = pytest.mark.san
+
+
+class Stream:
+    """A streamed answer that a thread reads to its end."""
+
+    def __init__(self, rack, body=LONG):
+        self.sock = rack.raw()
+        self.sock.sendall(post_bytes(TEXT, body, "Connection: close"))
+        self.data = b""
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+
+    def read(self):
+        while True:
+            got = self.sock.recv(65536)
+            if not got:
+                return
+            self.data += got
+
+    def begun(self):
+        return self.data.count(b"data: ") >= 3
+
+    def frames(self):
+        """Of the whole answer: every payload, the connection being closed."""
+        self.thread.join(60 * SLOW)
+        assert not self.thread.is_alive(), "the stream was not closed"
+        self.sock.close()
+        head, body = self.data.split(b"\r\n\r\n", 1)
+        assert b" 200 " in head.split(b"\r\n")[0]
+        if b"chunked" in head.lower():
+            body = unchunk(body)
+        return parse_sse(body)
+
+
+def unchunk(body):
+    out = b""
+    while body:
+        size, rest = body.split(b"\r\n", 1)
+        n = int(size, 16)
+        if n == 0:
+            return out
+        out += rest[:n]
+        body = rest[n + 2:]
+    return out
+
+
+def engine(rack):
+    pids = rack.children()
+    assert len(pids) == 1
+    return pids[0]
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def journal(state_dir):
+    """[(what, result, detail)] in order."""
+    db = sqlite3.connect(f"file:{state_dir}/state.db?mode=ro", uri=True)
+    try:
+        return db.execute("SELECT what, result, detail FROM journal ORDER BY id").fetchall()
+    finally:
+        db.close()
+
+
+def reason(rack):
+    status, headers, body = rack.get("/readyz")
+    assert status == 503 and int(headers["Retry-After"]) >= 1
+    return json.loads(body)["error"]["message"]
+
+
+def test_engine_killed(start):
+    """Open streams get one error frame, unanswered requests 503 with Retry-After; then
+    the engine is back, and the daemon never noticed more than that."""
+    r = start(*SMALL)
+    answers = []
+    streams = [Stream(r) for _ in range(2)]
+    for s in streams:
+        wait_for(s.begun)
+    waiting = threading.Thread(target=lambda: answers.append(
+        r.request("POST", TEXT, dict(LONG, stream=False, max_tokens=1400))))
+    waiting.start()
+    wait_for(lambda: len(r.local("/api/v1/requests")["requests"]) == 3)
+    first = engine(r)
+    os.kill(first, signal.SIGKILL)
+    for s in streams:
+        frames = s.frames()
+        assert frames[-1] != "[DONE]"
+        assert [f for f in frames if "error" in f] == [frames[-1]]
+        assert "signal 9" in frames[-1]["error"]["message"]
+    waiting.join(30 * SLOW)
+    status, headers, body = answers[0]
+    assert status == 503 and int(headers["Retry-After"]) >= 1
+    assert "signal 9" in json.loads(body)["error"]["message"]
+    assert r.get("/healthz")[0] == 200
+    wait_for(r.is_ready, 60)
+    assert engine(r) != first
+    assert r.post(TEXT, SHORT)[0] == 200
+    m = r.metrics()
+    assert m["llmrack_engine_failures_total"] == 1
+    assert m["llmrack_engine_starts_total"] == 2
+    assert m["vllm:num_requests_running"] == 0
+    assert r.local("/api/v1/status")["instances"][0]["restarts"] == 1
+    what = [(w, result) for w, result, _ in journal(r.dir.name)]
+    assert what == [("daemon.start", "ok"), ("engine.start", "ok"), ("engine.ready", "ok"),
+                    ("engine.run", "failed"), ("engine.start", "ok"), ("engine.ready", "ok")]
+
+
+def test_second_daemon_is_refused(rack):
+    p = subprocess.run([os.path.join(BIN, "llmrackd"), "--state-dir", rack.dir.name,
+                        "--listen", "127.0.0.1:0", "--model", MODEL],
+                       capture_output=True, text=True, timeout=30 * SLOW)
+    assert p.returncode == 5
+    assert f"in use by another llmrackd (process {rack.p.pid})" in p.stderr
+    assert rack.get("/healthz")[0] == 200
+    assert os.path.exists(rack.sock)
+
+
+def test_sigterm_drains(start):
+    """No new requests, the running one goes on to its end, then the daemon stops."""
+    r = start(*SMALL)
+    s = Stream(r, dict(LONG, max_tokens=300))
+    wait_for(s.begun)
+    pid = engine(r)
+    r.p.send_signal(signal.SIGTERM)
+    wait_for(lambda: r.get("/readyz")[0] == 503)
+    status, body, headers = r.post(TEXT, SHORT)
+    assert status == 503 and int(headers["Retry-After"]) >= 1
+    assert "stopping" in body["error"]["message"]
+    assert r.get("/healthz")[0] == 200
+    frames = s.frames()
+    assert frames[-1] == "[DONE]"
+    assert len([f for f in frames[:-1] if f["choices"][0]["text"]]) > 100
+    assert r.p.wait(20 * SLOW) == 0
+    assert not alive(pid)
+    assert not os.path.exists(r.sock)
+    what = [(w, result) for w, result, _ in journal(r.dir.name)]
+    assert what[-3:] == [("daemon.drain", "ok"), ("engine.stop", "ok"), ("daemon.stop", "ok")]
+
+
+def test_drain_has_a_limit(start):
+    r = start(*SMALL, "--drain-s", "1")
+    s = Stream(r)
+    wait_for(s.begun)
+    r.p.send_signal(signal.SIGINT)
+    frames = s.frames()
+    assert "error" in frames[-1] and frames[-1] != "[DONE]"
+    assert r.p.wait(20 * SLOW) == 0
+
+
+def test_second_signal_ends_the_wait(start):
+    r = start(*SMALL)
+    s = Stream(r)
+    wait_for(s.begun)
+    r.p.send_signal(signal.SIGTERM)
+    wait_for(lambda: r.get("/readyz")[0] == 503)
+    r.p.send_signal(signal.SIGTERM)
+    frames = s.frames()
+    assert "error" in frames[-1]
+    assert r.p.wait(10 * SLOW) == 0
+
+
+def test_killed_daemon_takes_its_engine_and_leaves_its_state(start):
+    r = start(*SMALL, "--name", "kept")
+    pid = engine(r)
+    r.p.kill()
+    r.p.wait()
+    wait_for(lambda: not alive(pid), 10)
+    state = r.dir.name
+    p = subprocess.Popen([os.path.join(BIN, "llmrackd"), "--state-dir", state, "--listen", "",
+                          "--model", MODEL], stdout=subprocess.PIPE, text=True)
+    assert "listens on the control socket" in p.stdout.readline()
+    p.terminate()
+    assert p.wait(30 * SLOW) == 0
+    p.stdout.close()
+    db = sqlite3.connect(os.path.join(state, "state.db"))
+    assert db.execute("SELECT name, family, format, main_type FROM model").fetchall() == [
+        ("kept", "llama", "gguf", "Q4_1")]
+    (name, model, mode, options), = db.execute(
+        "SELECT name, model, mode, options FROM instance")
+    db.close()
+    assert (name, model, mode) == ("0", "kept", "chunked")
+    assert json.loads(options) == ["--kv-mib=64"]
+    assert len([x for x in journal(state) if x[0] == "daemon.start"]) == 2
+
+
+def test_missing_model_then_there(start, tmp_path):
+    """The daemon is up and says what is wrong; the file appears and is served."""
+    path = tmp_path / "late.gguf"
+    r = start(*SMALL, model=str(path), ready=False)
+    wait_for(lambda: "late.gguf" in reason(r))
+    assert r.get("/healthz")[0] == 200
+    status, body, headers = r.post(TEXT, SHORT)
+    assert status == 503 and int(headers["Retry-After"]) >= 1
+    assert r.local("/api/v1/status")["instances"][0]["state"] == "failed"
+    os.symlink(os.path.abspath(MODEL), path)
+    wait_for(r.is_ready, 60)
+    assert r.post(TEXT, SHORT)[0] == 200
+    assert ("model.open", "failed") in [(w, x) for w, x, _ in journal(r.dir.name)]
+
+
+def test_model_cut_short(start, tmp_path):
+    """A file that loses its end while it is served can end the engine, never the daemon."""
+    path = tmp_path / "cut.gguf"
+    shutil.copyfile(MODEL, path)
+    r = start(*SMALL, model=str(path))
+    pid = engine(r)
+    os.truncate(path, os.path.getsize(path) // 2)
+    for _ in range(3):  # works as long as no page of the lost half is needed
+        r.post(TEXT, SHORT)
+    if pid in r.children():
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not r.is_ready() and "cut.gguf" in reason(r))
+    assert r.get("/healthz")[0] == 200
+    assert r.p.poll() is None
+    shutil.copyfile(MODEL, tmp_path / "whole.gguf")
+    os.replace(tmp_path / "whole.gguf", path)
+    wait_for(r.is_ready, 90)
+    assert r.post(TEXT, SHORT)[0] == 200
+
+
+def test_usage(tmp_path):
+    def run(*args):
+        return subprocess.run([os.path.join(BIN, "llmrackd"), *args], capture_output=True,
+                              text=True, timeout=30 * SLOW)
+
+    p = run("--state-dir", str(tmp_path))
+    assert p.returncode == 2 and "--model" in p.stderr
+    p = run("--thread", "x")
+    assert p.returncode == 2 and "did you mean --threads?" in p.stderr
+    p = run("--model", "x", "--step-tok", "3")
+    assert p.returncode == 2 and "from 16 to" in p.stderr
+    p = run("--version")
+    assert p.returncode == 0 and p.stdout.startswith("llmrackd ")
+    p = run("--help")
+    assert p.returncode == 0 and "--state-dir DIR" in p.stdout
+
+
+def test_port_in_use(rack, tmp_path):
+    p = subprocess.run([os.path.join(BIN, "llmrackd"), "--state-dir", str(tmp_path / "s"),
+                        "--listen", f"127.0.0.1:{rack.port}", "--model", MODEL],
+                       capture_output=True, text=True, timeout=30 * SLOW)
+    assert p.returncode != 0
+    assert str(rack.port) in p.stderr
+    what = [(w, result) for w, result, _ in journal(tmp_path / "s")]
+    assert what[-1] == ("daemon.stop", "failed")
