@@ -58,7 +58,7 @@ const struct opt_def daemon_opt_defs[] = {
     STR(daemon_opts, socket, "socket", "", "PATH",
         "control socket; empty = llmrackd.sock in the state folder"),
     STR(daemon_opts, name, "name", "", "NAME",
-        "the model's id in the API; empty = the name in the file"),
+        "the model's id in the API; empty = the file's or folder's name"),
     STR(daemon_opts, engine, "engine", "", "PATH",
         "engine program; empty = llmrack-engine beside llmrackd"),
     STR(daemon_opts, log_level, "log-level", "info", "error|warn|info|debug",

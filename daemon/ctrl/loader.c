@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <strings.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
@@ -43,6 +45,21 @@ static const char *family_name(enum model_family f)
     return (unsigned)f < FAMILY_COUNT ? names[f] : "unknown";
 }
 
+/* "models/SmolLM2.Q4_1.gguf" and "models/SmolLM2.Q4_1/" are both served as SmolLM2.Q4_1.
+ */
+static void name_from_path(const char *path, char *out, size_t cap)
+{
+    size_t end = strlen(path), start;
+
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (start = end; start > 0 && path[start - 1] != '/';)
+        start--;
+    if (end - start > 5 && strncasecmp(path + end - 5, ".gguf", 5) == 0)
+        end -= 5;
+    snprintf(out, cap, "%.*s", (int)(end - start), path + start);
+}
+
 int loader_open_model(const char *path, const char *name, struct loaded *ret,
                       struct err *e)
 {
@@ -65,7 +82,10 @@ int loader_open_model(const char *path, const char *name, struct loaded *ret,
         return -1;
     }
     i = model_info(model);
-    COPY(m.facts.name, "%s", name[0] ? name : i->name);
+    if (name[0])
+        COPY(m.facts.name, "%s", name);
+    else
+        name_from_path(path, m.facts.name, sizeof(m.facts.name));
     COPY(m.facts.path, "%s", path);
     COPY(m.facts.family, "%s", family_name(i->family));
     COPY(m.facts.main_type, "%s", i->main_type);

@@ -68,10 +68,10 @@ def main():
         t0 = time.monotonic()
         daemon = subprocess.Popen(["build/llmrackd", "--state-dir", state, "--listen",
                                    "127.0.0.1:0", "--model", model],
-                                  stderr=subprocess.PIPE, text=True)
+                                  stdout=subprocess.PIPE, text=True)
         try:
             port = None
-            for line in daemon.stderr:
+            for line in daemon.stdout:
                 m = re.search(r"http://127\.0\.0\.1:(\d+)", line)
                 if m:
                     port = int(m.group(1))
@@ -83,7 +83,7 @@ def main():
             print(f"> {question}\n")
             ask(port, question)
             daemon.send_signal(signal.SIGTERM)
-            daemon.stderr.close()
+            daemon.stdout.close()
             rc = daemon.wait(timeout=40)
             print("stopped cleanly" if rc == 0 else f"the daemon ended with exit code {rc}")
             return rc
