@@ -231,7 +231,8 @@ static int load_role(struct model *m, enum model_role role, int layer, struct er
         .bytes = t.bytes,
     };
     m->info.n_tensors++;
-    m->info.n_params += t.rows * t.cols;
+    if (role != ROLE_ROPE_FREQS) /* a rule, not learnt */
+        m->info.n_params += t.rows * t.cols;
     return aligned_copy(m, out, e);
 }
 
