@@ -30,11 +30,13 @@
 
 const char *model_families(void)
 {
-    return ""
+    static const char list[] = ""
 #define X(id, hf, gguf) ", " hf
-           MODEL_FAMILY_MAP(X)
+        MODEL_FAMILY_MAP(X)
 #undef X
-           + 2;
+        ;
+
+    return &list[2];
 }
 
 int modelinfo_refuse_family(const char *path, const char *name, size_t n, struct err *e)
