@@ -524,14 +524,12 @@ static int submit_prompt(struct gen *g, int prompt, struct err *e)
     uint64_t ids[PARAMS_MAX_N];
     int n = (int)g->p->n, max = g->max_tokens[prompt];
     struct choice *first = &g->choices[prompt * n];
-    uint64_t group = atomic_fetch_add(&g->h->next_group, 1);
     bool cancel[PARAMS_MAX_N];
 
     for (int k = 0; k < n; k++) {
         struct gen_submit *s = &subs[k];
 
         s->params = g->p->gen;
-        s->params.group = group;
         s->params.choice = k;
         s->params.max_tokens = max > 0 ? max : 1;
         s->params.n_prompt = (int32_t)g->prompts[prompt].n;

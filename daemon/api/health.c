@@ -72,7 +72,6 @@ void api_metrics(struct conn *c)
     struct buf b, labels;
     int n_models = router_models(r, models, MAX_MODELS), n_pages;
 
-    metric_set(c->h->page, M_READY, 0, router_ready(r, NULL) == 0);
     buf_init(&b, 0);
     buf_init(&labels, 0);
     buf_puts(&labels, "model_name=\"");

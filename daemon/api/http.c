@@ -174,7 +174,6 @@ static struct http *http_alloc(const struct http_cfg *cfg, struct router *r,
     h->tcp = (struct listener){.h = h, .fd = -1};
     h->local = (struct listener){.h = h, .fd = -1, .local = true};
     atomic_init(&h->refs, 1);
-    atomic_init(&h->next_group, 1);
     pthread_mutex_init(&h->keys_lock, NULL);
     return h;
 }

@@ -45,7 +45,7 @@ struct params {
     struct params_block *blocks; /* memory sized by the input */
 
     const char *model;     /* NULL: not named */
-    struct gen_params gen; /* id, group, choice, n_prompt are the caller's to fill */
+    struct gen_params gen; /* choice and n_prompt are the caller's to fill */
     int64_t n, max_tokens; /* max_tokens -1: as much as fits */
     int64_t max_completion_tokens;
     int64_t seed, top_logprobs;

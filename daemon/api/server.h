@@ -39,7 +39,6 @@ struct http {
     atomic_bool draining, stopping;
     atomic_int refs, active, connections, requests;
     atomic_size_t body_bytes; /* request bodies in memory, all connections */
-    atomic_uint_fast64_t next_group;
     atomic_int_fast64_t
         busy_us[HTTP_MAX_THREADS]; /* since when a callback runs, 0 idle */
     atomic_int n_threads;

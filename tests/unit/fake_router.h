@@ -1,16 +1,16 @@
 /* tests/unit/fake_router.h - a router whose engine is the test itself.
  *
- * One model "fake" whose tokens are bytes (id = byte value; 256 ends a text). Nothing
- * moves until the test calls fake_step(): each running request then gets its next byte of
- * FAKE_TEXT (again and again with ignore_eos), and its finish at the end or at
- * max_tokens. So tests are exact about who has got what, without sleeping. Also stands in
- * for the tokenizer and the template, that a test of HTTP may not need a vocabulary.
- * Thread-safe where the router is. */
+ * One model "fake" whose tokens are bytes (id = byte value), with a ChatML template whose
+ * two marks are the ids 256 and 257; 257 ends a text. Nothing moves until the test calls
+ * fake_step(): each running request then gets its next byte of FAKE_TEXT (again and again
+ * with ignore_eos), and its finish at the end or at max_tokens. So tests are exact about
+ * who has got what, without sleeping. Also stands in for the tokenizer and the template,
+ * that a test of HTTP may not need a vocabulary. Thread-safe where the router is. */
 #ifndef TESTS_FAKE_ROUTER_H
 #define TESTS_FAKE_ROUTER_H
 
 #include <pthread.h>
-#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +21,10 @@
 #include "base/metric.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/metrics.h"
-#include "daemon/serve/template.h"
 #include "daemon/serve/tokenizer.h"
 
 #define FAKE_TEXT "Zw\xc3\xb6lf Boxk\xc3\xa4mpfer \xf0\x9f\xa6\x8a jagen Viktor."
-enum { FAKE_MAX = 256, FAKE_CTX = 4096, FAKE_EOS = 256 };
+enum { FAKE_MAX = 256, FAKE_CTX = 4096, FAKE_EOS = 257 };
 
 struct fake_req {
     uint64_t id;
@@ -49,6 +48,44 @@ struct router {
     struct gen_params last; /* of the last request */
 };
 
+/* GPT-2's spelling of a byte: printable ones are themselves, others follow 255. */
+static inline int fake_spelling(int byte)
+{
+    int n = 256;
+
+    for (int b = 0; b < 256; b++) {
+        bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        if (b == byte)
+            return plain ? b : n;
+        n += !plain;
+    }
+    return -1;
+}
+
+static inline struct tokenizer *fake_tokenizer(void)
+{
+    static const char config[] = "{\"eos_token\":\"<|im_end|>\"}";
+    struct tokenizer *t = NULL;
+    struct buf b;
+    struct err e;
+
+    buf_init(&b, 0);
+    buf_puts(&b, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int i = 0; i < 256; i++)
+        buf_printf(&b, "%s\"\\u%04x\":%d", i ? "," : "", fake_spelling(i), i);
+    buf_puts(&b,
+             "}},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+             "\"added_tokens\":["
+             "{\"id\":256,\"content\":\"<|im_start|>\",\"special\":true},"
+             "{\"id\":257,\"content\":\"<|im_end|>\",\"special\":true}]}");
+    if (tokenizer_open_json("fake", b.p, b.len, config, strlen(config), &t, &e) < 0) {
+        fprintf(stderr, "%s\n", e.msg);
+        abort();
+    }
+    buf_done(&b);
+    return t;
+}
+
 static inline void fake_init(struct router *r)
 {
     struct err e;
@@ -59,7 +96,8 @@ static inline void fake_init(struct router *r)
     snprintf(r->model.family, sizeof(r->model.family), "none");
     r->model.chat = TEMPLATE_CHATML;
     r->model.n_ctx = FAKE_CTX;
-    r->model.n_vocab = 257;
+    r->model.n_vocab = 258;
+    r->model.tok = fake_tokenizer();
     r->max_waiting = FAKE_MAX;
     if (metric_page_new(metrics_defs, METRICS_N, NULL, &r->page, &e) < 0)
         abort();
@@ -149,6 +187,8 @@ static inline void fake_done(struct router *r)
     while (r->n > 0)
         fake_finish(r, 0, FINISH_ABORT, NULL);
     metric_page_free(r->page);
+    tokenizer_free((struct tokenizer *)r->model.tok);
+    pthread_mutex_destroy(&r->lock);
 }
 
 /* ---- daemon/ctrl/router.h ---- */
@@ -259,82 +299,5 @@ int router_pages_get(struct router *r, struct metric_page **ret, int max)
 }
 
 void router_pages_put(struct router *r) { (void)r; }
-
-/* ---- tokenizer and template: a byte is a token ---- */
-
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
-                     size_t max_ids, const atomic_bool *cancel, struct tok_ids *out,
-                     struct err *e)
-{
-    (void)t, (void)flags;
-    if (cancel && atomic_load(cancel))
-        return err_set(e, ERR_CANCELED, "canceled");
-    for (size_t i = 0; i < n; i++) {
-        if (max_ids && out->n >= max_ids)
-            return err_set(e, ERR_CONTEXT, "more than %zu tokens", max_ids);
-        tok_ids_add(out, (unsigned char)text[i]);
-    }
-    return 0;
-}
-
-void tok_ids_add(struct tok_ids *ids, int32_t id)
-{
-    if (ids->n == ids->cap) {
-        ids->cap = ids->cap ? ids->cap * 2 : 64;
-        ids->v = xrealloc(ids->v, ids->cap * sizeof(*ids->v));
-    }
-    ids->v[ids->n++] = id;
-}
-
-void tok_ids_done(struct tok_ids *ids)
-{
-    free(ids->v);
-    memset(ids, 0, sizeof(*ids));
-}
-
-void tokenizer_piece(const struct tokenizer *t, int32_t id, bool first, bool special,
-                     struct buf *out)
-{
-    (void)t, (void)first, (void)special;
-    if (id < 256)
-        buf_putc(out, (char)id);
-}
-
-void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n,
-                      bool special, struct buf *out)
-{
-    for (size_t i = 0; i < n; i++)
-        tokenizer_piece(t, ids[i], i == 0, special, out);
-}
-
-bool tokenizer_is_control(const struct tokenizer *t, int32_t id)
-{
-    (void)t;
-    return id >= 256;
-}
-
-const char *tokenizer_kind(const struct tokenizer *t)
-{
-    (void)t;
-    return "bytes";
-}
-
-const char *template_name(enum template_family f)
-{
-    return f == TEMPLATE_NONE ? "none" : "chatml";
-}
-
-int template_render(enum template_family f, const struct tokenizer *t,
-                    const struct chat_msg *msgs, size_t n, const char *today,
-                    size_t max_ids, const atomic_bool *cancel, struct tok_ids *out,
-                    struct err *e)
-{
-    (void)f, (void)today;
-    for (size_t i = 0; i < n; i++)
-        if (tokenizer_encode(t, msgs[i].content, msgs[i].n, 0, max_ids, cancel, out, e) <
-            0)
-            return -1;
-    return 0;
-}
 
 #endif
