@@ -34,8 +34,7 @@ enum {
     SPARE_FDS = 96, /* beside the connections */
     DRAIN_TICK_US = 50000,
     IDLE_S = 75,
-    /* a step of `colocated` may be a whole prompt */
-    STUCK_COLOCATED_S = 1800
+    STUCK_COLOCATED = 30 /* times: a step there may be a whole prompt */
 };
 
 struct app {
@@ -276,8 +275,9 @@ static int start_supervisor(struct app *a, struct err *e)
     };
 
     supervisor_cfg_times(&c);
+    c.stuck_us = o->stuck_s * 1000000;
     if (o->inst.mode == SCHED_COLOCATED)
-        c.stuck_us = (int64_t)STUCK_COLOCATED_S * 1000000;
+        c.stuck_us *= STUCK_COLOCATED;
     return supervisor_new(&c, &a->sup, e);
 }
 

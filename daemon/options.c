@@ -73,6 +73,9 @@ const struct opt_def daemon_opt_defs[] = {
         "how long a request's header may take"),
     INT(daemon_opts, body_s, "body-s", 1, 3600, "60", "S",
         "how long a request's body may take"),
+    INT(daemon_opts, stuck_s, "stuck-s", 0, 86400, "60", "S",
+        "an engine is restarted when a step takes longer (30 times that in colocated "
+        "mode); 0 = never"),
     BOOL(daemon_opts, help, "help", NULL, "print this and end"),
     BOOL(daemon_opts, version, "version", NULL, "print the version and end"),
 };

@@ -31,7 +31,7 @@ struct instance_opts {
 struct daemon_opts {
     struct instance_opts inst;
     const char *state_dir, *listen, *socket, *name, *engine, *log_level;
-    int64_t max_body_mib, max_connections, drain_s, header_s, body_s;
+    int64_t max_body_mib, max_connections, drain_s, header_s, body_s, stuck_s;
     bool help, version;
 };
 

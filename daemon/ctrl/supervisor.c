@@ -440,7 +440,8 @@ static int64_t tick_us(const struct supervisor *s)
     int64_t t = s->cfg.hello_us;
 
     t = s->cfg.load_us < t ? s->cfg.load_us : t;
-    t = s->cfg.stuck_us < t ? s->cfg.stuck_us : t;
+    if (s->cfg.stuck_us)
+        t = s->cfg.stuck_us < t ? s->cfg.stuck_us : t;
     return t / TICKS;
 }
 

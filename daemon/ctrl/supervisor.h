@@ -38,7 +38,7 @@ struct supervisor_cfg {
     int64_t stable_us;                  /* ready so long: the first wait again */
     int64_t hello_us;                   /* from start to the first word */
     int64_t load_us;                    /* loading without progress */
-    int64_t stuck_us;                   /* work pending and no step ends */
+    int64_t stuck_us;                   /* work pending and no step ends; 0 = never */
     int64_t stop_us;                    /* from STOP to SIGKILL */
 
     void (*ready)(void *arg, const struct served *m); /* each time; may be NULL */

@@ -5,7 +5,7 @@
  * option says, speaking the real protocol. */
 #include "tests/test.h"
 
-#include <errno.h>
+#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -331,17 +331,30 @@ static void serves_and_stops(void **state)
     assert_true(metric_get(f->page, M_ENGINE_STARTS, 0) == 1);
 }
 
+static int open_descriptors(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
 static void crash_fails_requests_and_restarts(void **state)
 {
     struct fix *f = *state;
     struct seen s[3] = {0};
     struct err e;
+    int fds;
 
     start(f, "hold");
     until_state(f, INSTANCE_READY);
     for (int i = 0; i < 3; i++)
         ask(f, &s[i]);
     UNTIL(f, s[2].tokens);
+    fds = open_descriptors();
     assert_int_equal(status(f).running, 5);
     kill(status(f).pid, SIGKILL);
     UNTIL(f, s[0].finishes);
@@ -357,6 +370,7 @@ static void crash_fails_requests_and_restarts(void **state)
     until_state(f, INSTANCE_READY);
     assert_int_equal(f->ready, 2);
     assert_int_equal(status(f).restarts, 1);
+    assert_int_equal(open_descriptors(), fds);
     assert_true(metric_get(f->page, M_ENGINE_FAILURES, 0) == 1);
 }
 
