@@ -130,6 +130,35 @@ def test_engine_killed(start):
                     ("engine.run", "failed"), ("engine.start", "ok"), ("engine.ready", "ok")]
 
 
+def test_engine_that_hangs_is_restarted(start):
+    r = start(*SMALL, "--stuck-s", "2")
+    s = Stream(r)
+    wait_for(s.begun)
+    first = engine(r)
+    os.kill(first, signal.SIGSTOP)
+    frames = s.frames()
+    assert "no step has ended" in frames[-1]["error"]["message"]
+    assert r.get("/healthz")[0] == 200
+    wait_for(r.is_ready, 60)
+    assert engine(r) != first
+    assert r.post(TEXT, SHORT)[0] == 200
+
+
+def test_queue_is_bounded(start):
+    """One runs, one waits, the next is told to come back; a place that is left is free."""
+    r = start(*SMALL, "--max-seqs", "1", "--max-waiting", "1")
+    streams = [Stream(r), Stream(r)]
+    wait_for(lambda: len(r.local("/api/v1/requests")["requests"]) == 2)
+    wait_for(lambda: any(s.begun() for s in streams))
+    status, body, headers = r.post(TEXT, SHORT)
+    assert status == 429 and int(headers["Retry-After"]) >= 1
+    assert "queue is full" in body["error"]["message"]
+    for s in streams:
+        s.sock.shutdown(2)
+    wait_for(lambda: r.post(TEXT, SHORT)[0] == 200)
+    assert r.metric("vllm:admission_rejections_total") >= 1
+
+
 def test_second_daemon_is_refused(rack):
     p = subprocess.run([os.path.join(BIN, "llmrackd"), "--state-dir", rack.dir.name,
                         "--listen", "127.0.0.1:0", "--model", MODEL],
