@@ -6,8 +6,9 @@ dequantised weights, and what the peer (llama-cpp-python, F16 KV, 2 threads) mak
 
 Each line of prompts.txt is a prompt (\\n: a line break). The text of a prompt is its tokens
 and what the reference says next, greedily. Per position are kept: the mean of the
-reference's logits, its largest ones, and both sides' values at a fixed random choice of
-columns, which give unbiased RMS errors of the centred logits without keeping all of them.
+reference's logits, its largest ones, the peer's choice, and both sides' values at a fixed
+random choice of columns, which give unbiased RMS errors of the centred logits without
+keeping all of them.
 """
 import hashlib
 import os
@@ -38,7 +39,7 @@ def main():
                  verbose=False)
     ref = reference.Reference(*reference.read_gguf(model))
     keep = {k: [] for k in ("ids", "length", "n_prompt", "mean", "top_id", "top", "cols",
-                            "peer_mean_error", "peer_cols_error")}
+                            "peer_mean_error", "peer_cols_error", "peer_top_id")}
     cols = None
     for line in open(prompts, encoding="utf-8"):
         text = line.rstrip("\n").replace("\\n", "\n").replace("\\\n", "\\n")
@@ -60,6 +61,7 @@ def main():
         keep["top"].append(np.take_along_axis(logits, top, 1).astype(np.float32))
         keep["cols"].append(logits[:, cols].astype(np.float32))
         keep["peer_mean_error"].append(error.mean(axis=1).astype(np.float32))
+        keep["peer_top_id"].append(theirs.argmax(axis=1).astype(np.int32))
         keep["peer_cols_error"].append(error[:, cols].astype(np.float16))
         whole = error - error.mean(axis=1, keepdims=True)
         part = whole[:, cols]
