@@ -29,6 +29,9 @@ static int check_running(const struct sched *s, const struct sched_seq *q, struc
 static int check_waiting(const struct sched *s, const struct sched_seq *q, bool parked,
                          struct err *e)
 {
+    if (q->passed > SCHED_AGE)
+        return err_set(e, ERR_INTERNAL, "request %llu was passed over %d times",
+                       (unsigned long long)q->p.id, q->passed);
     if (q->state != (parked ? SEQ_PARKED : SEQ_WAITING) || q->kv || q->n_flight ||
         q->evict || idmap_get(&s->by_id, q->p.id) != q)
         return err_set(e, ERR_INTERNAL, "request %llu waits and is not free to",

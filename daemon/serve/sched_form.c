@@ -100,6 +100,7 @@ static bool make_room(struct form *f, struct sched_seq *q)
     return victim != q;
 }
 
+/* Leaves one token for each of the others. */
 static void plan_decode(struct form *f, struct sched_seq *q, int others)
 {
     int n = min_int(sched_need(q), f->left - others), copies = 0;
@@ -112,8 +113,7 @@ static void plan_decode(struct form *f, struct sched_seq *q, int others)
     f->left -= n;
 }
 
-/* Grants to decoding sequences; returns how many got one. */
-static int plan_decodes(struct form *f)
+static void plan_decodes(struct form *f)
 {
     int n_planned = 0;
 
@@ -121,10 +121,9 @@ static int plan_decodes(struct form *f)
         struct sched_seq *q = f->s->order[i];
         if (q->state != SEQ_RUNNING || is_prefill(q) || sched_need(q) <= 0)
             continue;
-        plan_decode(f, q, f->n - 1 - i);
+        plan_decode(f, q, f->n - 1 - n_planned);
         n_planned += q->state == SEQ_RUNNING && q->grant > 0;
     }
-    return n_planned;
 }
 
 static bool any_decode(const struct form *f)

@@ -6,6 +6,7 @@
  * second run decides the same. SIM_REQUESTS scales it. */
 #include "tests/test.h"
 
+#include "daemon/serve/sched_impl.h"
 #include "tests/unit/simworld.h"
 
 enum { MAX_PROMPT = 260, MAX_OUT = 120, N_PREFIX = 6 };
@@ -17,7 +18,6 @@ struct sim_req {
     int n_got, n_scored, finishes;
     uint64_t score_h; /* history of the prompt up to what was scored */
     bool added, canceled, refused;
-    uint64_t add_step;
 };
 
 struct sim {
@@ -30,7 +30,6 @@ struct sim {
     uint64_t rng, steps, decisions;
     int64_t now;
     int32_t prefix[N_PREFIX][128];
-    uint64_t longest; /* life of a request, in steps */
     uint64_t errors;
     int crowd; /* none are added while more are there */
 };
@@ -91,7 +90,6 @@ static void sim_add(struct sim *w)
                              .n_eog = 1};
 
     r->added = true;
-    r->add_step = w->steps;
     w->n_live++;
     sched_event(w->s, w->now, &ev);
 }
@@ -176,8 +174,6 @@ static void drain_outs(struct sim *w)
             r->refused = true;
             continue;
         }
-        if (w->steps - r->add_step > w->longest)
-            w->longest = w->steps - r->add_step;
         assert_true(o[i].reason != FINISH_ABORT || r->canceled);
         assert_true((o[i].reason == FINISH_ERROR) == (o[i].error != NULL));
         check_text(r, &o[i], w->cfg.max_ctx);
@@ -201,6 +197,18 @@ static void check_step(struct sim *w, const struct step *st)
     assert_true(outs <= w->cfg.max_outs);
 }
 
+/* One step at a time, nothing comes before the oldest running request. */
+static void check_oldest(struct sim *w, const struct step *st)
+{
+    if (w->cfg.depth > 1 || w->cfg.mode != SCHED_CHUNKED || list_empty(&w->s->running))
+        return;
+    uint64_t num = list_entry(w->s->running.next, struct sched_seq, link)->num;
+    for (int i = 0; i < st->n_items; i++)
+        if (step_items(st)[i].seq == num)
+            return;
+    fail_msg("step %llu: the oldest request is not in it", (unsigned long long)w->steps);
+}
+
 static void check_all(struct sim *w)
 {
     struct err e;
@@ -214,10 +222,11 @@ static void submit_all(struct sim *w)
     while (sched_next(w->s, w->now, w->st)) {
         w->steps++;
         check_step(w, w->st);
+        check_oldest(w, w->st);
         sched_submitted(w->s, w->now, sim_submit(&w->x, w->st));
         check_all(w);
     }
-    if (w->x.n_flight == 0 && w->n_live)
+    if (w->x.n_flight == 0 && !sched_idle(w->s))
         fail_msg("step %llu: requests are there and nothing runs",
                  (unsigned long long)w->steps);
 }
@@ -242,7 +251,7 @@ static void complete_one(struct sim *w)
 static void sim_loop(struct sim *w)
 {
     while (w->n_added < w->n_req || w->n_live) {
-        int burst = rnd(w, 3) ? 0 : 1 + rnd(w, rnd(w, 10) ? 4 : 40);
+        int burst = rnd(w, 3) ? 0 : 1 + rnd(w, rnd(w, 20) ? 4 : 40);
         if (w->n_live > w->crowd)
             burst = 0;
         w->now += 1 + rnd(w, 1000);
@@ -271,7 +280,7 @@ static uint64_t sim_world(const struct sched_cfg *cfg, int n_req, uint64_t seed,
 {
     struct sim w = {.cfg = *cfg, .rng = seed, .n_req = n_req, .errors = errors};
 
-    w.crowd = 1 + rnd(&w, 120);
+    w.crowd = 1 + rnd(&w, cfg->max_waiting);
 
     w.req = xcalloc((size_t)n_req, sizeof(*w.req));
     w.s = sched_new(cfg);
@@ -314,7 +323,7 @@ static struct sched_cfg vary(uint64_t *rng)
     c.max_outs = c.max_seqs + (int)(test_rand(rng) % 32);
     c.max_ctx = 320;
     c.depth = 1 + (int)(test_rand(rng) % 3);
-    c.max_waiting = test_rand(rng) % 3 ? 100 : 8;
+    c.max_waiting = test_rand(rng) % 3 ? 120 : 8;
     c.prefill_run = 1 + (int)(test_rand(rng) % 4);
     c.kv.reuse = test_rand(rng) % 5 != 0;
     return c;
