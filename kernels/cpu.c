@@ -22,6 +22,7 @@
 #include "base/team.h"
 #include "kernels/cpu_attn.h"
 #include "kernels/cpu_ops.h"
+#include "kernels/cpu_pool.h"
 #include "kernels/cpu_rope.h"
 
 enum { HUGE_BYTES = 2 << 20, FILL_BYTES = 1 << 30 };
@@ -142,6 +143,7 @@ int cpu_backend_init(struct cpu_backend *cb, const struct backend_vt *vt,
             return err_set(e, ERR_NOMEM, "no %zu bytes of scratch for matrix products",
                            cb->mat_scratch_bytes);
     }
+    cb->pool = cpu_pool_new();
     cb->attn = attn_scratch_new(&cfg->caps, n);
     cb->rope = rope_cache_new(&cfg->caps);
     if (!cb->attn || !cb->rope)
@@ -158,6 +160,7 @@ void cpu_backend_done(struct cpu_backend *cb)
     attn_scratch_free(cb->attn);
     if (cb->mat_scratch)
         munmap(cb->mat_scratch, cb->mat_scratch_bytes);
+    cpu_pool_free(cb->pool);
     team_free(cb->team);
 }
 
@@ -333,8 +336,8 @@ static int fill_weight(struct cpu_backend *cb, struct cpu_weight *w,
     if (src->flags & WEIGHT_VECTOR && fill_vector(w, src, e) < 0)
         return -1;
     if (src->flags & WEIGHT_MATMUL) {
-        if (cpu_mat_new(cb->isa, cb->team, src->type, src->rows, src->cols, src->data,
-                        &w->mat, e) < 0)
+        if (cpu_mat_new(cb->isa, cb->team, cb->pool, src->type, src->rows, src->cols,
+                        src->data, &w->mat, e) < 0)
             return -1;
         w->bytes += cpu_mat_bytes(w->mat);
         return 0;

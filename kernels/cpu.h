@@ -13,6 +13,7 @@
 struct attn_kern;
 struct attn_scratch;
 struct cpu_kern;
+struct cpu_pool;
 struct rope_cache;
 
 /* Cut-off for sharing an op over the team: below this many elements the caller alone is
@@ -24,6 +25,7 @@ struct cpu_backend {
     enum cpu_isa isa;
     struct team *team;
     const struct cpu_kern *kern;
+    struct cpu_pool *pool; /* where matrices live */
     void *mat_scratch;
     size_t mat_scratch_bytes;
     struct attn_scratch *attn;

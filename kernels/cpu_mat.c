@@ -15,13 +15,13 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/team.h"
+#include "kernels/cpu_pool.h"
 
-enum { HUGE_PAGE = 2 << 20, LINE = 64, GROUP_BYTES = 384 << 10 };
+enum { LINE = 64, GROUP_BYTES = 384 << 10, PARALLEL_BYTES = 256 << 10 };
 /* Up to this many rows, if all members' copies are within PRIVATE_SUM rows. */
 enum { PRIVATE_ROWS = 4, PRIVATE_SUM = 32 };
 
@@ -107,32 +107,22 @@ static void lay_out(struct cpu_mat *m)
     m->scale_bytes = scale_bytes[m->scale];
     m->block_bytes = block_bytes[m->scale];
     size_t n = (size_t)m->n_chunks;
-    m->scale_off = n * m->chunk_bytes;
-    m->block_off = m->scale_off + n * m->scale_bytes;
-    m->panel_bytes = m->block_off + (n + 7) / 8 * m->block_bytes;
+    m->scale_off = (n + 7) / 8 * m->block_bytes;
+    m->code_off = m->scale_off + n * m->scale_bytes;
+    m->code_off = (m->code_off + LINE - 1) / LINE * LINE;
+    m->panel_bytes = m->code_off + n * m->chunk_bytes;
     m->panel_bytes = (m->panel_bytes + LINE - 1) / LINE * LINE;
 }
 
-/* Large matrices start on a huge page so that the kernel can back them with such pages:
- * a product reads every byte once, and 4 KB pages stop the prefetcher at each end. */
-static int alloc_panels(struct cpu_mat *m, struct err *e)
+static int alloc_panels(struct cpu_mat *m, struct cpu_pool *pool, struct err *e)
 {
-    size_t n, align;
-
-    if (size_mul((size_t)m->n_panels, m->panel_bytes, &n) < 0)
+    if (size_mul((size_t)m->n_panels, m->panel_bytes, &m->bytes) < 0)
         return err_set(e, ERR_TOOBIG, "a matrix of %d x %d is too large", m->rows,
                        m->cols);
-    align = n >= HUGE_PAGE ? HUGE_PAGE : LINE;
-    if (size_add(n, align, &m->base_bytes) < 0)
-        return err_set(e, ERR_TOOBIG, "a matrix of %d x %d is too large", m->rows,
-                       m->cols);
-    m->base = try_malloc(m->base_bytes);
-    if (!m->base)
+    m->data = cpu_pool_alloc(pool, m->bytes, &m->slab);
+    if (!m->data)
         return err_set(e, ERR_NOMEM, "no memory for a matrix of %d x %d (%zu bytes)",
-                       m->rows, m->cols, m->base_bytes);
-    m->data = (uint8_t *)(((uintptr_t)m->base + align - 1) / align * align);
-    if (align == HUGE_PAGE) /* a wish: small pages work as well */
-        (void)madvise(m->data, n / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+                       m->rows, m->cols, m->bytes);
     return 0;
 }
 
@@ -150,8 +140,8 @@ static void pack_member(void *arg, int member, int n_members)
         mat_pack_panel(j->m, j->src, (int)i);
 }
 
-int cpu_mat_new(enum cpu_isa isa, struct team *t, enum dtype type, int rows, int cols,
-                const void *data, struct cpu_mat **ret, struct err *e)
+int cpu_mat_new(enum cpu_isa isa, struct team *t, struct cpu_pool *pool, enum dtype type,
+                int rows, int cols, const void *data, struct cpu_mat **ret, struct err *e)
 {
     enum cpu_isa best = cpu_isa_best();
     struct cpu_mat *m;
@@ -169,12 +159,12 @@ int cpu_mat_new(enum cpu_isa isa, struct team *t, enum dtype type, int rows, int
     m->rows = rows;
     m->cols = cols;
     lay_out(m);
-    if (alloc_panels(m, e) < 0) {
+    if (alloc_panels(m, pool, e) < 0) {
         cpu_mat_free(m);
         return -1;
     }
     struct pack_job job = {m, data};
-    if (t && (size_t)m->n_panels * m->panel_bytes > HUGE_PAGE / 8)
+    if (t && m->bytes > PARALLEL_BYTES)
         team_run(t, pack_member, &job);
     else
         pack_member(&job, 0, 1);
@@ -186,11 +176,11 @@ void cpu_mat_free(struct cpu_mat *m)
 {
     if (!m)
         return;
-    free(m->base);
+    cpu_slab_unref(m->slab);
     free(m);
 }
 
-size_t cpu_mat_bytes(const struct cpu_mat *m) { return m->base_bytes + sizeof(*m); }
+size_t cpu_mat_bytes(const struct cpu_mat *m) { return m->bytes + sizeof(*m); }
 
 /* ---- tiles of x ---- */
 /* All tiles of one x in one form. */

@@ -13,6 +13,7 @@
 #include "kernels/dtype.h"
 
 struct cpu_mat;
+struct cpu_pool;
 struct err;
 struct team;
 
@@ -21,8 +22,10 @@ enum cpu_isa { CPU_ISA_PORTABLE, CPU_ISA_AVX2, CPU_ISA_AVX512 };
 enum cpu_isa cpu_isa_best(void);
 const char *cpu_isa_name(enum cpu_isa isa);
 
-int cpu_mat_new(enum cpu_isa isa, struct team *t, enum dtype type, int rows, int cols,
-                const void *data, struct cpu_mat **ret, struct err *e);
+/* pool: where its panels live (cpu_pool.h), or NULL for memory of its own. */
+int cpu_mat_new(enum cpu_isa isa, struct team *t, struct cpu_pool *pool, enum dtype type,
+                int rows, int cols, const void *data, struct cpu_mat **ret,
+                struct err *e);
 void cpu_mat_free(struct cpu_mat *m);
 size_t cpu_mat_bytes(const struct cpu_mat *m);
 /* out[0..cols) = exact values of one row, from the repacked form. */

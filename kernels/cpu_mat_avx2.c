@@ -239,8 +239,8 @@ INLINE void quant_tile(enum mat_code code, enum mat_scale kind, int zero, int wi
     memset(acc, 0, (size_t)width * MAT_PANEL * sizeof(*acc));
     for (int c = 0; c < m->n_chunks; c++) {
         const uint8_t *sc = panel + m->scale_off + (size_t)c * m->scale_bytes;
-        const uint8_t *block = panel + m->block_off + (size_t)(c / 8) * m->block_bytes;
-        unpack(code, panel + (size_t)c * m->chunk_bytes, &o);
+        const uint8_t *block = panel + (size_t)(c / 8) * m->block_bytes;
+        unpack(code, panel + m->code_off + (size_t)c * m->chunk_bytes, &o);
         for (int h = 0; h < 2; h++) {
             struct scales s = get_scales(kind, sc, block, h);
             for (int r = 0; r < width; r++)
@@ -279,7 +279,7 @@ INLINE void float_tile(enum mat_code code, int width, const struct cpu_mat *m,
 
     memset(acc, 0, (size_t)width * MAT_PANEL * sizeof(*acc));
     for (int c = 0; c < m->n_chunks; c++, x += width * MAT_ROW_BYTES) {
-        const uint8_t *chunk = panel + (size_t)c * m->chunk_bytes;
+        const uint8_t *chunk = panel + m->code_off + (size_t)c * m->chunk_bytes;
         for (int r = 0; r < width; r++) {
             float *a = acc + r * MAT_PANEL;
             __m256 lo = _mm256_loadu_ps(a), hi = _mm256_loadu_ps(a + 8);

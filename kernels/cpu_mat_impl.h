@@ -5,7 +5,7 @@
  * elements of K and its unpacked weights are 8 vectors of 64 bytes, 4 bytes a row. All
  * instruction sets share this form; what differs is how they walk it.
  *
- *   panel:  [chunk codes] x n_chunks | [chunk scales] x n_chunks | [block scales] x n/8
+ *   panel:  [block scales] x n/8 | [chunk scales] x n_chunks | [chunk codes] x n_chunks
  *   codes of a chunk, word (g, row) = the 4 codes of group g:
  *     U8, BF16, F32   512 bytes, word g * 16 + row
  *     F16             256 bytes, half g * 16 + row
@@ -30,6 +30,8 @@
 #include "kernels/cpu_mat.h"
 
 enum { MAT_PANEL = 16, MAT_GROUPS = 8, MAT_TILE = 16, MAT_ROW_BYTES = 32 };
+
+struct cpu_slab;
 
 enum mat_code { CODE_U4, CODE_U5, CODE_U6, CODE_U8, CODE_BF16, CODE_F16, CODE_F32 };
 enum mat_scale { SCALE_NONE, SCALE_D, SCALE_DM, SCALE_K, SCALE_K6 };
@@ -83,10 +85,10 @@ struct cpu_mat {
     int n_panels, n_chunks;
     size_t chunk_bytes, scale_bytes,
         block_bytes; /* of codes, of chunk and block scales */
-    size_t scale_off, block_off, panel_bytes;
-    uint8_t *data;
-    void *base; /* what was allocated; data is aligned within */
-    size_t base_bytes;
+    size_t scale_off, code_off, panel_bytes;
+    uint8_t *data; /* panels, in order */
+    size_t bytes;
+    struct cpu_slab *slab; /* owns data */
 };
 
 /* One panel times one tile: acc[r * 16 + i] for r < width. */

@@ -83,7 +83,7 @@ static void pack_scales(const struct cpu_mat *m, uint8_t *panel, int chunk, int 
                         const struct dtype_chunk *c)
 {
     uint8_t *s = panel + m->scale_off + (size_t)chunk * m->scale_bytes;
-    uint8_t *b = panel + m->block_off + (size_t)(chunk / 8) * m->block_bytes;
+    uint8_t *b = panel + (size_t)(chunk / 8) * m->block_bytes;
     uint16_t *half = (uint16_t *)(m->block_bytes ? b : s);
 
     half[row] = c->d;
@@ -99,7 +99,7 @@ static void unpack_scales(const struct cpu_mat *m, const uint8_t *panel, int chu
                           int row, struct dtype_chunk *c)
 {
     const uint8_t *s = panel + m->scale_off + (size_t)chunk * m->scale_bytes;
-    const uint8_t *b = panel + m->block_off + (size_t)(chunk / 8) * m->block_bytes;
+    const uint8_t *b = panel + (size_t)(chunk / 8) * m->block_bytes;
     const uint16_t *half = (const uint16_t *)(m->block_bytes ? b : s);
 
     memset(c, 0, sizeof(*c));
@@ -121,7 +121,8 @@ static void pack_quant_row(const struct cpu_mat *m, const uint8_t *src, uint8_t 
 
     for (int i = 0; i < m->n_chunks; i++) {
         dtype_chunk_get(m->type, src, i, &c);
-        pack_codes(m->code, c.code, row, panel + (size_t)i * m->chunk_bytes);
+        pack_codes(m->code, c.code, row,
+                   panel + m->code_off + (size_t)i * m->chunk_bytes);
         pack_scales(m, panel, i, row, &c);
     }
 }
@@ -184,7 +185,7 @@ void cpu_mat_row(const struct cpu_mat *m, int row, float *out)
     }
     for (int i = 0; i < m->n_chunks; i++) {
         unpack_scales(m, panel, i, row, &c);
-        mat_unpack_codes(m->code, panel + (size_t)i * m->chunk_bytes, w);
+        mat_unpack_codes(m->code, panel + m->code_off + (size_t)i * m->chunk_bytes, w);
         for (int g = 0; g < MAT_GROUPS; g++)
             memcpy(c.code + 4 * g, &w[g][row], 4);
         dtype_chunk_to_f32(m->type, &c, out + (size_t)i * DTYPE_CHUNK);

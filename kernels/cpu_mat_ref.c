@@ -65,7 +65,7 @@ static void get_scales(const struct cpu_mat *m, const uint8_t *panel, int c,
                        struct chunk_scale *s)
 {
     const uint8_t *sc = panel + m->scale_off + (size_t)c * m->scale_bytes;
-    const uint8_t *block = panel + m->block_off + (size_t)(c / 8) * m->block_bytes;
+    const uint8_t *block = panel + (size_t)(c / 8) * m->block_bytes;
     const uint16_t *half = (const uint16_t *)(m->block_bytes ? block : sc);
 
     for (int i = 0; i < MAT_PANEL; i++) {
@@ -108,7 +108,7 @@ static void quant_tile(const struct cpu_mat *m, const uint8_t *panel, const uint
 
     memset(acc, 0, (size_t)width * MAT_PANEL * sizeof(*acc));
     for (int c = 0; c < m->n_chunks; c++, meta += META_COUNT * width) {
-        mat_unpack_codes(m->code, panel + (size_t)c * m->chunk_bytes, w);
+        mat_unpack_codes(m->code, panel + m->code_off + (size_t)c * m->chunk_bytes, w);
         get_scales(m, panel, c, &s);
         for (int r = 0; r < width; r++, x += MAT_ROW_BYTES) {
             for (int h = 0; h < 2; h++) {
@@ -158,7 +158,7 @@ static void float_tile(const struct cpu_mat *m, const uint8_t *panel, const uint
     memset(acc, 0, (size_t)width * MAT_PANEL * sizeof(*acc));
     for (int c = 0; c < m->n_chunks; c++, x += (size_t)width * MAT_ROW_BYTES)
         for (int k = 0; k < step; k++) {
-            weights_at(m->code, panel + (size_t)c * m->chunk_bytes, k, w);
+            weights_at(m->code, panel + m->code_off + (size_t)c * m->chunk_bytes, k, w);
             for (int r = 0; r < width; r++) {
                 float v = act_at(m->form, x + r * MAT_ROW_BYTES, k);
                 for (int i = 0; i < MAT_PANEL; i++)

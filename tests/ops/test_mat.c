@@ -110,7 +110,7 @@ static struct cpu_mat *mat_of(enum cpu_isa isa, struct team *t, const struct pro
 {
     struct cpu_mat *m = NULL;
     struct err e = {0};
-    if (cpu_mat_new(isa, t, p->type, p->rows, p->cols, p->data, &m, &e) < 0)
+    if (cpu_mat_new(isa, t, NULL, p->type, p->rows, p->cols, p->data, &m, &e) < 0)
         fail_msg("%s", e.msg);
     return m;
 }
@@ -439,11 +439,11 @@ static void test_bad_shapes_are_refused(void **state)
     uint8_t data[64] = {0};
     (void)state;
 
-    assert_int_equal(cpu_mat_new(0, NULL, DT_Q4_1, 1, 33, data, &m, &e), -1);
+    assert_int_equal(cpu_mat_new(0, NULL, NULL, DT_Q4_1, 1, 33, data, &m, &e), -1);
     assert_int_equal(e.code, ERR_INVALID);
-    assert_int_equal(cpu_mat_new(0, NULL, DT_F32, 0, 4, data, &m, &e), -1);
+    assert_int_equal(cpu_mat_new(0, NULL, NULL, DT_F32, 0, 4, data, &m, &e), -1);
     mem_fail_at(1);
-    assert_int_equal(cpu_mat_new(0, NULL, DT_F32, 1, 4, data, &m, &e), -1);
+    assert_int_equal(cpu_mat_new(0, NULL, NULL, DT_F32, 1, 4, data, &m, &e), -1);
     assert_int_equal(e.code, ERR_NOMEM);
     mem_fail_at(0);
     assert_null(m);
