@@ -177,32 +177,41 @@ static inline void rig_restart(struct rig *r)
         r->len[s] = 0;
 }
 
-/* KV of n positions of sequence s, the bits of all layers, heads and dimensions in a
- * plain order; NULL where the host may not see the arena. Free it. */
-static inline uint16_t *rig_kv(const struct rig *r, int s, int n, size_t *ret_n)
+/* KV of the first n positions that these blocks hold, the bits of all layers, heads and
+ * dimensions in a plain order; NULL where the host may not see the arena. Free it. */
+static inline uint16_t *rig_kv_of(const struct rig *r, const int32_t *blocks, int n,
+                                  size_t *ret_n)
 {
     const struct kv_layout *l = forward_kv_layout(r->f);
-    size_t at = 0;
+    int per_pos = l->n_layer * 2 * l->n_kv_head * l->head_dim;
 
-    *ret_n =
-        (size_t)n * (size_t)l->n_layer * 2 * (size_t)l->n_kv_head * (size_t)l->head_dim;
+    *ret_n = (size_t)n * (size_t)per_pos;
     if (!r->kv)
         return NULL;
-    uint16_t *out = malloc(*ret_n * sizeof(*out));
+    uint16_t *out = malloc(*ret_n * sizeof(*out)), *to = out;
     for (int p = 0; p < n; p++)
-        for (int j = 0; j < l->n_layer * 2 * l->n_kv_head * l->head_dim; j++) {
+        for (int j = 0; j < per_pos; j++) {
             int d = j % l->head_dim, h = j / l->head_dim % l->n_kv_head;
             int v = j / l->head_dim / l->n_kv_head % 2;
-            int layer = j / l->head_dim / l->n_kv_head / 2;
-            const uint8_t *head =
-                r->kv + (size_t)rig_block(s, p / KV_BLOCK_TOK) * l->block_bytes +
-                kv_head_off(l, layer, v, h);
-            size_t i =
-                v ? kv_v_index(l->type, kv_pad_dim(l->head_dim), p % KV_BLOCK_TOK, d)
-                  : kv_k_index(l->type, p % KV_BLOCK_TOK, d);
-            memcpy(&out[at++], head + 2 * i, 2);
+            int layer = j / l->head_dim / l->n_kv_head / 2, tok = p % KV_BLOCK_TOK;
+            size_t i = v ? kv_v_index(l->type, kv_pad_dim(l->head_dim), tok, d)
+                         : kv_k_index(l->type, tok, d);
+            memcpy(to++,
+                   r->kv + (size_t)blocks[p / KV_BLOCK_TOK] * l->block_bytes +
+                       kv_head_off(l, layer, v, h) + 2 * i,
+                   2);
         }
     return out;
+}
+
+/* The same of sequence s of steps made by rig_add. */
+static inline uint16_t *rig_kv(const struct rig *r, int s, int n, size_t *ret_n)
+{
+    int32_t blocks[RIG_CTX / KV_BLOCK_TOK];
+
+    for (int i = 0; i < RIG_CTX / KV_BLOCK_TOK; i++)
+        blocks[i] = rig_block(s, i);
+    return rig_kv_of(r, blocks, n, ret_n);
 }
 
 #endif
