@@ -1,0 +1,383 @@
+/* The real executor on a tiny model: two steps in flight with a token of the first as the
+ * input of the second, scored prompt rows, many sampled rows on one thread or three, and
+ * what happens when loading or a step fails; and the executor without a device. */
+#include "daemon/serve/ranks.h"
+
+#include <poll.h>
+
+#include "base/err.h"
+#include "daemon/serve/executor.h"
+#include "daemon/serve/model.h"
+#include "tests/tiny.h"
+
+enum { SEQS = 32, ROWS = 64, CTX = 256, PER_SEQ = CTX / KV_BLOCK_TOK };
+
+static const struct step_caps caps = {.items = SEQS,
+                                      .toks = ROWS,
+                                      .blocks = SEQS * PER_SEQ,
+                                      .samples = SEQS,
+                                      .hist = 1024,
+                                      .biases = 64,
+                                      .copies = 4,
+                                      .refs = SEQS,
+                                      .outs = ROWS};
+
+struct rank {
+    char dir[256];
+    struct model *m;
+    struct executor *x;
+    struct step *st;
+};
+
+static int start(struct rank *r, int threads, forward_progress_fn fn, void *arg,
+                 const char *isa, struct err *e)
+{
+    struct ranks_cfg c = {
+        .backend = {.name = "cpu", .n_threads = threads, .isa = isa},
+        .forward = {.max_rows = ROWS,
+                    .max_items = SEQS,
+                    .max_ctx = CTX,
+                    .max_outs = 8,
+                    .kv_type = DT_COUNT,
+                    .n_blocks = SEQS * PER_SEQ},
+        .caps = caps,
+        .depth = 2,
+    };
+
+    memset(r, 0, sizeof(*r));
+    snprintf(r->dir, sizeof(r->dir), "%s", tiny_model("llama", test_seed()));
+    assert_int_equal(model_open(r->dir, &r->m, e), 0);
+    r->st = step_new(&caps);
+    int rc = ranks_new(r->m, &c, fn, arg, &r->x, e);
+    model_free(r->m); /* the ranks live on without it */
+    tiny_remove(r->dir);
+    return rc;
+}
+
+static void open_rank(struct rank *r, int threads)
+{
+    struct err e = {0};
+
+    if (start(r, threads, NULL, NULL, "auto", &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+static void close_rank(struct rank *r)
+{
+    executor_free(r->x);
+    free(r->st);
+}
+
+/* n tokens of a sequence at pos; toks NULL = one reference. Samples at its last row. */
+static struct step_item *add(struct step *st, uint64_t seq, int pos, const int32_t *toks,
+                             int n)
+{
+    struct step_item *it = &step_items(st)[st->n_items++];
+
+    *it = (struct step_item){.seq = seq,
+                             .first_pos = pos,
+                             .n_tok = n,
+                             .tok_off = st->n_toks,
+                             .parent_off = -1,
+                             .block_off = st->n_blocks,
+                             .n_block = (pos + n + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK,
+                             .out_from = n - 1,
+                             .sample = st->n_samples,
+                             .next = -1,
+                             .n_top = 3};
+    for (int i = 0; i < n; i++)
+        step_toks(st)[st->n_toks++] = toks ? toks[i] : STEP_TOK_REF;
+    for (int i = 0; i < it->n_block; i++)
+        step_blocks(st)[st->n_blocks++] = (int)seq * PER_SEQ + i;
+    step_samples(st)[st->n_samples++] = (struct step_sample){
+        .seed = seq, .out_pos = pos, .temperature = 0.9f, .top_p = 1, .repetition = 1};
+    return it;
+}
+
+static void add_ref(struct step *st, uint64_t ticket, uint64_t seq, int pos, int index)
+{
+    step_refs(st)[st->n_refs++] =
+        (struct step_ref){ticket, seq, .at = st->n_toks, .index = index};
+    add(st, seq, pos, NULL, 1);
+}
+
+static uint64_t submit(struct rank *r)
+{
+    struct err e = {0};
+    uint64_t ticket = 0;
+
+    if (executor_submit(r->x, r->st, &ticket, &e) < 0)
+        fail_msg("%s", e.msg);
+    step_clear(r->st);
+    return ticket;
+}
+
+static void wait_done(struct executor *x, struct step_done *d)
+{
+    while (!executor_poll(x, d)) {
+        struct pollfd p = {x->fd, POLLIN, 0};
+        poll(&p, 1, -1);
+    }
+}
+
+static const int32_t prompt[] = {5, 77, 130, 9, 201, 44, 3};
+
+/* n tokens generated one step at a time, each known before the next is asked for. */
+static void generate(struct rank *r, struct step_token *out, int n)
+{
+    struct step_done d;
+
+    add(r->st, 1, 0, prompt, 7);
+    for (int i = 0; i < n; i++) {
+        uint64_t t = submit(r);
+        wait_done(r->x, &d);
+        assert_null(d.error);
+        assert_int_equal(d.ticket, t);
+        assert_int_equal(d.n_results, 1);
+        assert_int_equal(d.results[0].n_accepted, 1);
+        assert_true(d.end_us >= d.start_us && d.start_us > 0);
+        out[i] = d.toks[0];
+        add(r->st, 1, 7 + i, &out[i].id, 1);
+    }
+    step_clear(r->st);
+}
+
+static void test_two_in_flight(void **state)
+{
+    (void)state;
+    struct rank r;
+    struct step_done d;
+    struct step_token want[12], got[12];
+
+    open_rank(&r, 2);
+    generate(&r, want, 12);
+    add(r.st, 1, 0, prompt, 7);
+    uint64_t t = submit(&r);
+    for (int i = 0; i < 12; i++) {
+        if (i < 11) { /* the next step is there before this one's token is known */
+            add_ref(r.st, t, 1, 7 + i, 0);
+            t = submit(&r);
+        }
+        wait_done(r.x, &d);
+        assert_null(d.error);
+        got[i] = d.toks[0];
+    }
+    assert_memory_equal(want, got, sizeof(want));
+    assert_false(executor_poll(r.x, &d));
+    assert_int_equal(ranks_stuck_us(r.x), 0);
+    close_rank(&r);
+}
+
+static void test_depth_is_kept(void **state)
+{
+    (void)state;
+    struct rank r;
+    struct err e = {0};
+    struct step_done d;
+    uint64_t t;
+
+    open_rank(&r, 1);
+    add(r.st, 1, 0, prompt, 7);
+    assert_int_equal(executor_submit(r.x, r.st, &t, &e), 0);
+    assert_int_equal(executor_submit(r.x, r.st, &t, &e), 0);
+    assert_int_equal(executor_submit(r.x, r.st, &t, &e), -1);
+    wait_done(r.x, &d);
+    assert_int_equal(d.ticket, 1);
+    assert_int_equal(executor_submit(r.x, r.st, &t, &e), 0);
+    close_rank(&r); /* with two in flight */
+}
+
+/* A reference to what was never accepted: that item does nothing, the others go on. */
+static void test_lost_reference(void **state)
+{
+    (void)state;
+    struct rank r;
+    struct step_done d;
+    struct step_token want;
+
+    open_rank(&r, 1);
+    generate(&r, &want, 1);
+    add(r.st, 1, 0, prompt, 7);
+    add(r.st, 2, 0, prompt, 7);
+    uint64_t t = submit(&r);
+    wait_done(r.x, &d);
+    int32_t next = d.toks[0].id;
+    add_ref(r.st, t, 2, 7, 1); /* it accepted one only */
+    add(r.st, 1, 7, &next, 1);
+    add_ref(r.st, t, 9, 7, 0);  /* no such sequence */
+    add_ref(r.st, 99, 1, 7, 0); /* no such ticket */
+    submit(&r);
+    wait_done(r.x, &d);
+    assert_null(d.error);
+    assert_int_equal(d.n_results, 4);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(d.results[i].n_accepted, i == 1);
+    assert_int_equal(d.results[0].seq, 2);
+    assert_int_equal(d.results[1].seq, 1);
+    int32_t got = d.toks[d.results[1].tok_off].id;
+    generate(&r, (struct step_token[2]){{0}}, 2);
+    add(r.st, 1, 0, prompt, 7);
+    submit(&r);
+    wait_done(r.x, &d);
+    add(r.st, 1, 7, &next, 1);
+    submit(&r);
+    wait_done(r.x, &d);
+    assert_int_equal(d.toks[0].id, got);
+    close_rank(&r);
+}
+
+/* Rows of a prompt score the tokens that follow; in two chunks the same as in one. */
+static void test_scores(void **state)
+{
+    (void)state;
+    struct rank r;
+    struct step_done d;
+    struct step_token want[7], got[7];
+
+    open_rank(&r, 2);
+    add(r.st, 1, 0, prompt, 7)->out_from = 0;
+    submit(&r);
+    wait_done(r.x, &d);
+    assert_int_equal(d.results[0].n_scored, 6);
+    assert_int_equal(d.results[0].n_accepted, 1);
+    memcpy(want, d.toks, sizeof(want));
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(want[i].id, prompt[i + 1]);
+        assert_true(want[i].logprob < 0 && isfinite(want[i].logprob));
+        assert_int_equal(want[i].n_top, 3);
+        assert_true(want[i].top_logprob[0] >= want[i].top_logprob[1]);
+    }
+    struct step_item *it = add(r.st, 1, 0, prompt, 4);
+    it->out_from = 0;
+    it->sample = -1;
+    it->next = prompt[4];
+    submit(&r);
+    add(r.st, 1, 4, prompt + 4, 3)->out_from = 0;
+    submit(&r);
+    wait_done(r.x, &d);
+    assert_int_equal(d.results[0].n_scored, 4);
+    assert_int_equal(d.results[0].n_accepted, 0);
+    memcpy(got, d.toks, 4 * sizeof(*got));
+    wait_done(r.x, &d);
+    memcpy(got + 4, d.toks, 3 * sizeof(*got));
+    assert_memory_equal(want, got, sizeof(want));
+    close_rank(&r);
+}
+
+static void sample_many(int threads, struct step_token *out)
+{
+    struct rank r;
+    struct step_done d;
+
+    open_rank(&r, threads);
+    for (uint64_t s = 0; s < SEQS; s++)
+        add(r.st, s, 0, prompt, 2);
+    submit(&r);
+    wait_done(r.x, &d);
+    assert_null(d.error);
+    assert_int_equal(d.n_toks, SEQS);
+    memcpy(out, d.toks, SEQS * sizeof(*out));
+    close_rank(&r);
+}
+
+static void test_sampling_threads(void **state)
+{
+    (void)state;
+    static struct step_token a[SEQS], b[SEQS];
+    int kinds = 0;
+
+    sample_many(1, a);
+    sample_many(3, b);
+    assert_memory_equal(a, b, sizeof(a));
+    for (int i = 1; i < SEQS; i++)
+        kinds += a[i].id != a[0].id;
+    assert_true(kinds > SEQS / 2); /* the seeds differ */
+}
+
+static void test_bad_step_is_an_error(void **state)
+{
+    (void)state;
+    struct rank r;
+    struct step_done d;
+    int32_t bad = TINY_VOCAB;
+    struct step_token want, got;
+
+    open_rank(&r, 1);
+    generate(&r, &want, 1);
+    add(r.st, 1, 0, &bad, 1);
+    submit(&r);
+    wait_done(r.x, &d);
+    assert_non_null(d.error);
+    assert_true(d.error->msg[0] != 0);
+    assert_int_equal(d.n_results, 0);
+    generate(&r, &got, 1); /* and it goes on */
+    assert_memory_equal(&want, &got, sizeof(want));
+    close_rank(&r);
+}
+
+static bool count_and_stop(void *arg, double done)
+{
+    (void)done;
+    return ++*(int *)arg < 3;
+}
+
+static void test_failed_start(void **state)
+{
+    (void)state;
+    struct rank r;
+    struct err e = {0};
+    int calls = 0;
+
+    assert_int_equal(start(&r, 1, NULL, NULL, "no-such-isa", &e), -1);
+    assert_true(e.msg[0] != 0);
+    free(r.st);
+    assert_int_equal(start(&r, 2, count_and_stop, &calls, "auto", &e), -1);
+    assert_int_equal(e.code, ERR_CANCELED);
+    assert_int_equal(calls, 3);
+    free(r.st);
+}
+
+static void test_null(void **state)
+{
+    (void)state;
+    struct executor *x;
+    struct err e = {0};
+    struct step *st = step_new(&caps);
+    struct step_done d;
+    struct pollfd p;
+    uint64_t t;
+    int32_t id = 0;
+
+    assert_int_equal(nullexec_new(&caps, 5, &x, &e), 0);
+    p = (struct pollfd){x->fd, POLLIN, 0};
+    assert_int_equal(poll(&p, 1, 0), 0);
+    for (int round = 0; round < 7; round++) {
+        step_clear(st);
+        add(st, 1, 0, prompt, 7)->out_from = 5;
+        assert_int_equal(executor_submit(x, st, &t, &e), 0);
+        assert_int_equal(executor_submit(x, st, &t, &e), 0);
+        assert_int_equal(executor_submit(x, st, &t, &e), -1);
+        assert_int_equal(poll(&p, 1, 0), 1);
+        for (int i = 0; i < 2; i++) {
+            assert_true(executor_poll(x, &d));
+            assert_int_equal(d.ticket, 2 * round + i + 1);
+            assert_int_equal(d.results[0].n_scored, 1);
+            assert_int_equal(d.results[0].n_accepted, 1);
+            for (int k = 0; k < 2; k++, id = (id + 1) % 5)
+                assert_int_equal(d.toks[k].id, id);
+        }
+        assert_false(executor_poll(x, &d));
+        assert_int_equal(poll(&p, 1, 0), 0);
+    }
+    executor_free(x);
+    free(st);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_two_in_flight),    cmocka_unit_test(test_depth_is_kept),
+    cmocka_unit_test(test_lost_reference),   cmocka_unit_test(test_scores),
+    cmocka_unit_test(test_sampling_threads), cmocka_unit_test(test_bad_step_is_an_error),
+    cmocka_unit_test(test_failed_start),     cmocka_unit_test(test_null),
+};
+
+TEST_MAIN("ranks", tests)
