@@ -6,9 +6,10 @@
  *   exec   a finished step          -> DONE
  *
  * After either: ask the scheduler for steps until it has none (engine_pump), so that the
- * device has its next step before anything else is done; then tell the daemon what
- * happened (engine_tell), in one write; then the metric page. Nothing is timed: when the
- * descriptors are quiet the thread sleeps.
+ * device has its next step before anything else is done; then write the metric page, so
+ * that who hears of an end finds it counted; then tell the daemon what happened
+ * (engine_tell), in one write. Nothing is timed: when the descriptors are quiet the
+ * thread sleeps.
  *
  * A request that cannot be served is answered with FINISH and its reason. A message that
  * is not well-formed, a daemon that does not read, and a failed device end the engine:
@@ -118,15 +119,19 @@ static int engine_tell(struct engine *g)
 /* What follows every event. */
 static void engine_settle(struct engine *g)
 {
-    if (engine_pump(g) < 0 || engine_tell(g) < 0) {
-        engine_fail(g);
-        return;
-    }
+    if (engine_pump(g) < 0)
+        goto fail;
     engine_metrics_sched(&g->metrics, g->sched);
+    if (engine_tell(g) < 0)
+        goto fail;
     bool want = wire_wants_write(g->conn);
     if (want != g->watch_write)
         loop_fd_set(g->wire_fd, EPOLLIN | (want ? EPOLLOUT : 0));
     g->watch_write = want;
+    return;
+
+fail:
+    engine_fail(g);
 }
 
 /* ---- the executor's completions ---- */

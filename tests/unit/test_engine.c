@@ -1,0 +1,568 @@
+/* The engine's whole life over a socketpair: a tiny model or the null executor in a
+ * thread of this process, the daemon's side played by the test. */
+#include "daemon/serve/engine.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/metric.h"
+#include "daemon/serve/engine_fit.h"
+#include "daemon/serve/metrics.h"
+#include "daemon/serve/wire.h"
+#include "tests/tiny.h"
+
+struct side {
+    pthread_t thread;
+    struct engine_cfg cfg;
+    struct wire_conn *engine, *daemon;
+    struct metric_page *page;
+    int rc;
+    struct err e;
+    char dir[256];
+    struct step_token *buf;
+    size_t buf_cap;
+};
+
+/* What came for one request. */
+struct answer {
+    struct step_token toks[600];
+    int n, n_scored;
+    struct wire_finish f;
+    bool finished;
+};
+
+static void *engine_thread(void *arg)
+{
+    struct side *s = arg;
+
+    s->rc = engine_run(&s->cfg, s->engine, s->page, &s->e);
+    shutdown(wire_conn_fd(s->engine), SHUT_WR);
+    return NULL;
+}
+
+static struct engine_cfg base_cfg(void)
+{
+    return (struct engine_cfg){.step_tok = 64,
+                               .max_seqs = 8,
+                               .max_waiting = 16,
+                               .kv_mib = 1,
+                               .ctx = 1024,
+                               .threads = 2,
+                               .backend = "cpu",
+                               .isa = "auto",
+                               .reuse = true};
+}
+
+static void launch(struct side *s, const struct engine_cfg *cfg, size_t out_max)
+{
+    int fd[2];
+
+    memset(s, 0, sizeof(*s));
+    s->cfg = *cfg;
+    if (!cfg->model) {
+        snprintf(s->dir, sizeof(s->dir), "%s", tiny_model("llama", test_seed()));
+        s->cfg.model = s->dir;
+    }
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+    s->engine = wire_conn_new(fd[0], out_max);
+    s->daemon = wire_conn_new(fd[1], WIRE_MAX);
+    assert_int_equal(metric_page_new(metrics_defs, METRICS_N, NULL, &s->page, &s->e), 0);
+    assert_int_equal(pthread_create(&s->thread, NULL, engine_thread, s), 0);
+}
+
+/* The next message; false at the end of the connection. */
+static bool next(struct side *s, enum wire_kind *kind, const void **p, size_t *n)
+{
+    struct err e = {0};
+
+    for (;;) {
+        int r = wire_next(s->daemon, kind, p, n, &e);
+        if (r > 0)
+            return true;
+        struct pollfd fd = {wire_conn_fd(s->daemon), POLLIN, 0};
+        assert_true(r == 0 && poll(&fd, 1, -1) == 1);
+        r = wire_fill(s->daemon, &e);
+        if (r < 0)
+            fail_msg("%s", e.msg);
+        if (r > 0)
+            return false;
+    }
+}
+
+static void send_bare(struct side *s, enum wire_kind kind)
+{
+    assert_int_equal(wire_send(s->daemon, kind, NULL, 0, NULL), 0);
+}
+
+/* HELLO, some LOADING that rise, READY. */
+static void wait_ready(struct side *s, struct wire_ready *ret)
+{
+    enum wire_kind kind;
+    const void *p;
+    size_t n;
+    struct wire_hello h;
+    double done = 0;
+    struct err e = {0};
+
+    assert_true(next(s, &kind, &p, &n));
+    assert_int_equal(wire_parse(kind, p, n, &h, &e), 0);
+    assert_int_equal(kind, WIRE_HELLO);
+    assert_int_equal(h.version, WIRE_VERSION);
+    assert_int_equal(h.pid, getpid());
+    while (next(s, &kind, &p, &n) && kind == WIRE_LOADING) {
+        struct wire_loading l;
+        assert_int_equal(wire_parse(kind, p, n, &l, &e), 0);
+        assert_true(l.done >= done && l.done <= 1);
+        done = l.done;
+    }
+    if (kind == WIRE_FAIL)
+        fail_msg("%s", ((const struct wire_fail *)p)->msg);
+    assert_int_equal(kind, WIRE_READY);
+    assert_int_equal(wire_parse(kind, p, n, ret, &e), 0);
+}
+
+static void open_side(struct side *s, const struct engine_cfg *cfg)
+{
+    struct wire_ready r;
+
+    launch(s, cfg, WIRE_MAX);
+    wait_ready(s, &r);
+}
+
+static int join(struct side *s)
+{
+    pthread_join(s->thread, NULL);
+    wire_conn_free(s->engine);
+    wire_conn_free(s->daemon);
+    metric_page_free(s->page);
+    if (s->dir[0])
+        tiny_remove(s->dir);
+    free(s->buf);
+    return s->rc;
+}
+
+static int stop(struct side *s)
+{
+    send_bare(s, WIRE_STOP);
+    return join(s);
+}
+
+static const int32_t prompt[] = {72, 101, 108, 108, 111, 32, 119, 111, 114, 108};
+
+static struct wire_add request(uint64_t id, int n_prompt, int n_new)
+{
+    return (struct wire_add){.params = {.id = id,
+                                        .seed = id,
+                                        .max_tokens = n_new,
+                                        .temperature = 0.8f,
+                                        .top_p = 1,
+                                        .repetition = 1,
+                                        .n_top = 5,
+                                        .n_prompt = n_prompt,
+                                        .ignore_eos = true},
+                             .prompt = prompt};
+}
+
+static void ask(struct side *s, const struct wire_add *a)
+{
+    assert_int_equal(wire_send_add(s->daemon, a, NULL), 0);
+}
+
+/* Take messages until n requests, ids first.., are finished. */
+static void collect(struct side *s, struct answer *a, uint64_t first, int n)
+{
+    enum wire_kind kind;
+    const void *p;
+    size_t len;
+    struct err e = {0};
+
+    for (int left = n; left;) {
+        assert_true(next(s, &kind, &p, &len));
+        if (kind == WIRE_FINISH) {
+            struct wire_finish f;
+            assert_int_equal(wire_parse(kind, p, len, &f, &e), 0);
+            assert_true(f.id >= first && f.id < first + (uint64_t)n);
+            assert_false(a[f.id - first].finished);
+            a[f.id - first].f = f;
+            a[f.id - first].finished = true;
+            left--;
+            continue;
+        }
+        assert_int_equal(kind, WIRE_TOKENS);
+        struct wire_tokens h;
+        assert_int_equal(wire_parse_tokens(p, len, &h, &s->buf, &s->buf_cap, &e), 0);
+        struct answer *to = &a[h.id - first];
+        assert_false(to->finished);
+        assert_true(to->n + h.n <= 600);
+        memcpy(to->toks + to->n, s->buf, sizeof(*s->buf) * (size_t)h.n);
+        to->n += h.n;
+        to->n_scored += h.scored ? h.n : 0;
+    }
+}
+
+/* A step that was in flight at the last FINISH holds blocks until it is back. */
+static void wait_no_blocks(struct side *s)
+{
+    while (metric_get(s->page, M_KV_BLOCKS_USED, 0) > 0)
+        clock_sleep_us(1000);
+}
+
+/* ---- tests ---- */
+
+static void test_ready(void **state)
+{
+    (void)state;
+    struct side s;
+    struct wire_ready r;
+    struct engine_cfg cfg = base_cfg();
+
+    launch(&s, &cfg, WIRE_MAX);
+    wait_ready(&s, &r);
+    assert_int_equal(r.n_ctx, 1024);
+    assert_int_equal(r.n_vocab, TINY_VOCAB);
+    assert_int_equal(r.block_tok, 16);
+    assert_int_equal(r.n_threads, 2);
+    assert_true(r.n_blocks >= 1024 / 16);
+    assert_true(r.weight_bytes > 0 && r.kv_bytes > 0 && r.n_params > 0 && r.load_us > 0);
+    assert_string_equal(r.family, "llama");
+    assert_string_equal(r.format, "safetensors");
+    assert_string_equal(r.main_type, "F32");
+    assert_true(r.isa[0] && r.kv_type[0] && r.name[0]);
+    assert_int_equal(stop(&s), 0);
+}
+
+/* The same seed gives the same tokens, whatever else is there. */
+static void test_same_seed_same_tokens(void **state)
+{
+    (void)state;
+    struct side s;
+    static struct answer alone[1], many[12];
+    struct engine_cfg cfg = base_cfg();
+    struct wire_add a = request(5, 10, 40);
+
+    memset(alone, 0, sizeof(alone));
+    memset(many, 0, sizeof(many));
+    open_side(&s, &cfg);
+    ask(&s, &a);
+    collect(&s, alone, 5, 1);
+    assert_int_equal(alone[0].f.reason, FINISH_LENGTH);
+    assert_int_equal(alone[0].f.n_out, 40);
+    assert_int_equal(alone[0].f.n_prompt, 10);
+    assert_int_equal(alone[0].n, 40);
+    for (int i = 0; i < 12; i++) { /* more than run at once */
+        a = request(100 + (uint64_t)i, 1 + i % 10, 40);
+        if (i == 7) {
+            a.params.n_prompt = 10;
+            a.params.seed = 5;
+        }
+        ask(&s, &a);
+    }
+    collect(&s, many, 100, 12);
+    assert_int_equal(many[7].n, 40);
+    assert_memory_equal(many[7].toks, alone[0].toks, 40 * sizeof(struct step_token));
+    assert_int_equal(metric_get(s.page, M_GEN_TOK, 0), 13 * 40);
+    assert_int_equal(metric_get(s.page, M_RUNNING, 0), 0);
+    wait_no_blocks(&s);
+    assert_int_equal(metric_get(s.page, M_REQ_GEN, 0), 13);
+    assert_true(metric_get(s.page, M_STEPS, 0) >= 40);
+    assert_int_equal(stop(&s), 0);
+}
+
+static void test_scored_prompt(void **state)
+{
+    (void)state;
+    struct side s;
+    static struct answer a[1];
+    struct engine_cfg cfg = base_cfg();
+    struct wire_add r = request(1, 10, 3);
+
+    memset(a, 0, sizeof(a));
+    open_side(&s, &cfg);
+    r.params.prompt_logprobs = true;
+    ask(&s, &r);
+    collect(&s, a, 1, 1);
+    assert_int_equal(a[0].n_scored, 9);
+    assert_int_equal(a[0].n, 12);
+    for (int i = 0; i < 9; i++)
+        assert_int_equal(a[0].toks[i].id, prompt[i + 1]);
+    assert_int_equal(stop(&s), 0);
+}
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    struct side s;
+    static struct answer a[1];
+    struct engine_cfg cfg = base_cfg();
+    struct wire_add r = request(9, 10, 500);
+    uint64_t id = 9;
+
+    memset(a, 0, sizeof(a));
+    open_side(&s, &cfg);
+    double free_before = metric_get(s.page, M_KV_BLOCKS_FREE, 0) +
+                         metric_get(s.page, M_KV_BLOCKS_CACHED, 0);
+    ask(&s, &r);
+    assert_int_equal(
+        wire_send(s.daemon, WIRE_CANCEL, &(struct wire_part){&id, sizeof(id)}, 1, NULL),
+        0);
+    collect(&s, a, 9, 1);
+    assert_int_equal(a[0].f.reason, FINISH_ABORT);
+    assert_true(a[0].n < 500);
+    /* one more request goes through after it; then the level is what it was */
+    memset(a, 0, sizeof(a));
+    r = request(10, 10, 4);
+    ask(&s, &r);
+    collect(&s, a, 10, 1);
+    wait_no_blocks(&s);
+    assert_int_equal(metric_get(s.page, M_KV_BLOCKS_FREE, 0) +
+                         metric_get(s.page, M_KV_BLOCKS_CACHED, 0),
+                     free_before);
+    assert_int_equal(stop(&s), 0);
+}
+
+static void refused(struct side *s, struct wire_add r, enum err_code code)
+{
+    static struct answer a[1];
+
+    memset(a, 0, sizeof(a));
+    ask(s, &r);
+    collect(s, a, r.params.id, 1);
+    assert_int_equal(a[0].f.reason, FINISH_ERROR);
+    assert_int_equal(a[0].f.code, code);
+    assert_true(a[0].f.msg[0] != 0);
+    assert_int_equal(a[0].n, 0);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct side s;
+    static struct answer a[1];
+    static int32_t many[1100];
+    int32_t bad = TINY_VOCAB;
+    struct step_bias bias = {-1, 1};
+    struct engine_cfg cfg = base_cfg();
+
+    open_side(&s, &cfg);
+    struct wire_add r = request(1, 1, 4);
+    r.prompt = &bad;
+    refused(&s, r, ERR_RANGE);
+    r = request(2, 4, 4);
+    r.stops = &bad;
+    r.params.n_stop = 1;
+    refused(&s, r, ERR_RANGE);
+    r = request(3, 4, 4);
+    r.biases = &bias;
+    r.params.n_bias = 1;
+    refused(&s, r, ERR_RANGE);
+    r = request(4, 4, 4);
+    r.params.temperature = -1;
+    refused(&s, r, ERR_RANGE);
+    r = request(5, 1100, 4);
+    r.prompt = many;
+    refused(&s, r, ERR_CONTEXT);
+    memset(a, 0, sizeof(a));
+    r = request(6, 4, 4); /* and it still serves */
+    ask(&s, &r);
+    collect(&s, a, 6, 1);
+    assert_int_equal(a[0].n, 4);
+    assert_int_equal(stop(&s), 0);
+}
+
+static void test_drain(void **state)
+{
+    (void)state;
+    struct side s;
+    static struct answer a[2];
+    struct engine_cfg cfg = base_cfg();
+    struct wire_add r = request(1, 10, 200);
+
+    memset(a, 0, sizeof(a));
+    open_side(&s, &cfg);
+    ask(&s, &r);
+    send_bare(&s, WIRE_DRAIN);
+    r = request(2, 10, 5);
+    ask(&s, &r);
+    collect(&s, a, 1, 2);
+    assert_int_equal(a[0].f.reason, FINISH_LENGTH);
+    assert_int_equal(a[0].n, 200);
+    assert_int_equal(a[1].f.reason, FINISH_ERROR);
+    assert_int_equal(a[1].f.code, ERR_UNAVAIL);
+    assert_int_equal(stop(&s), 0);
+}
+
+/* The daemon dies: the engine ends at once, whatever runs. */
+static void test_end_of_socket(void **state)
+{
+    (void)state;
+    struct side s;
+    struct engine_cfg cfg = base_cfg();
+    struct wire_add r = request(1, 10, 1000);
+
+    open_side(&s, &cfg);
+    ask(&s, &r);
+    wire_conn_free(s.daemon);
+    s.daemon = NULL;
+    join(&s); /* 0, or -1 where a write met the closed end first */
+}
+
+static void expect_fail(struct side *s, enum err_code code)
+{
+    enum wire_kind kind;
+    const void *p;
+    size_t n;
+    struct wire_fail f;
+
+    while (next(s, &kind, &p, &n) && kind != WIRE_FAIL)
+        continue;
+    assert_int_equal(kind, WIRE_FAIL);
+    assert_int_equal(wire_parse(kind, p, n, &f, &s->e), 0);
+    assert_int_equal(f.code, code);
+    assert_true(f.msg[0] != 0);
+    assert_int_equal(join(s), -1);
+}
+
+static void test_malformed_message_ends_it(void **state)
+{
+    (void)state;
+    struct engine_cfg cfg = base_cfg();
+    uint8_t junk[100] = {0};
+
+    for (int kind = WIRE_HELLO; kind < WIRE_COUNT; kind++) {
+        struct side s;
+        if (kind == WIRE_DRAIN || kind == WIRE_STOP)
+            continue; /* have no payload to be wrong */
+        open_side(&s, &cfg);
+        wire_send(s.daemon, (enum wire_kind)kind, &(struct wire_part){junk, 100}, 1,
+                  NULL);
+        expect_fail(&s, ERR_SYNTAX);
+    }
+}
+
+static void test_failed_load(void **state)
+{
+    (void)state;
+    struct side s;
+    struct engine_cfg cfg = base_cfg();
+
+    cfg.model = "/nowhere/at/all.gguf";
+    launch(&s, &cfg, WIRE_MAX);
+    expect_fail(&s, ERR_NOTFOUND);
+    cfg = base_cfg();
+    cfg.ctx = TINY_CTX + 1;
+    launch(&s, &cfg, WIRE_MAX);
+    expect_fail(&s, ERR_RANGE);
+    cfg = base_cfg();
+    cfg.isa = "no-such-isa";
+    launch(&s, &cfg, WIRE_MAX);
+    expect_fail(&s, ERR_INVALID);
+}
+
+static void test_stop_while_loading(void **state)
+{
+    (void)state;
+    struct side s;
+    struct engine_cfg cfg = base_cfg();
+
+    launch(&s, &cfg, WIRE_MAX);
+    stop(&s); /* seen while loading or after it: ends either way */
+}
+
+/* A daemon that does not read is cut, and its requests end with it. */
+static void test_deaf_daemon(void **state)
+{
+    (void)state;
+    struct side s;
+    struct wire_ready ready;
+    struct engine_cfg cfg = base_cfg();
+
+    cfg.null_exec = true;
+    cfg.ctx = 4096;
+    launch(&s, &cfg, 64 << 10);
+    wait_ready(&s, &ready);
+    for (uint64_t i = 1; i <= 16; i++) {
+        struct wire_add r = request(i, 1, 4000);
+        if (wire_send_add(s.daemon, &r, NULL) < 0)
+            break;
+    }
+    assert_int_equal(join(&s), -1);
+    assert_int_equal(s.e.code, ERR_TOOBIG);
+}
+
+static void test_null_executor(void **state)
+{
+    (void)state;
+    struct side s;
+    static struct answer a[8];
+    struct engine_cfg cfg = base_cfg();
+
+    memset(a, 0, sizeof(a));
+    cfg.null_exec = true;
+    open_side(&s, &cfg);
+    for (uint64_t i = 0; i < 8; i++) {
+        struct wire_add r = request(1 + i, 10, 64);
+        ask(&s, &r);
+    }
+    collect(&s, a, 1, 8);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(a[i].n, 64);
+    assert_int_equal(stop(&s), 0);
+}
+
+static void test_fit(void **state)
+{
+    (void)state;
+    struct engine_fit f;
+    struct err e = {0};
+    struct engine_fit_ask a = {.model_ctx = 8192,
+                               .max_seqs = 64,
+                               .block_tok = 16,
+                               .block_bytes = 1 << 20,
+                               .ram_bytes = (uint64_t)64 << 30};
+
+    /* 64 sequences of a quarter: 64 * 129 blocks fit in 16 GiB */
+    assert_int_equal(engine_fit(&a, &f, &e), 0);
+    assert_int_equal(f.n_ctx, 8192);
+    assert_int_equal(f.n_blocks, 64 * 129);
+    a.max_seqs = 1; /* never less than one whole sequence */
+    assert_int_equal(engine_fit(&a, &f, &e), 0);
+    assert_int_equal(f.n_blocks, 512);
+    a.kv_mib = 1000;
+    assert_int_equal(engine_fit(&a, &f, &e), 0);
+    assert_int_equal(f.n_blocks, 1000);
+    a.kv_mib = 100; /* an unset context gives way */
+    assert_int_equal(engine_fit(&a, &f, &e), 0);
+    assert_int_equal(f.n_ctx, 1600);
+    assert_int_equal(f.n_blocks, 100);
+    a.ctx = 4096; /* a set one does not */
+    assert_int_equal(engine_fit(&a, &f, &e), -1);
+    assert_int_equal(e.code, ERR_NOFIT);
+    a.ctx = 9000;
+    assert_int_equal(engine_fit(&a, &f, &e), -1);
+    assert_int_equal(e.code, ERR_RANGE);
+    a.ctx = 0;
+    a.kv_mib = 1;
+    assert_int_equal(engine_fit(&a, &f, &e), -1);
+    assert_true(engine_ram_bytes() > 64 << 20);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_ready),
+    cmocka_unit_test(test_same_seed_same_tokens),
+    cmocka_unit_test(test_scored_prompt),
+    cmocka_unit_test(test_cancel),
+    cmocka_unit_test(test_refusals),
+    cmocka_unit_test(test_drain),
+    cmocka_unit_test(test_end_of_socket),
+    cmocka_unit_test(test_malformed_message_ends_it),
+    cmocka_unit_test(test_failed_load),
+    cmocka_unit_test(test_stop_while_loading),
+    cmocka_unit_test(test_deaf_daemon),
+    cmocka_unit_test(test_null_executor),
+    cmocka_unit_test(test_fit),
+};
+
+TEST_MAIN("engine", tests)
