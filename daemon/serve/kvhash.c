@@ -4,15 +4,16 @@
  * block, so a link stands for the whole prefix. */
 #include "daemon/serve/kvhash.h"
 
+#include <endian.h>
 #include <string.h>
 
 struct sip {
     uint64_t v[4];
 };
 
-static uint64_t rotl(uint64_t x, int b) { return x << b | x >> (64 - b); }
+static inline uint64_t rotl(uint64_t x, int b) { return x << b | x >> (64 - b); }
 
-static void sip_round(struct sip *s)
+static inline void sip_round(struct sip *s)
 {
     uint64_t *v = s->v;
 
@@ -22,7 +23,7 @@ static void sip_round(struct sip *s)
     v[2] += v[1], v[1] = rotl(v[1], 17) ^ v[2], v[2] = rotl(v[2], 32);
 }
 
-static void sip_word(struct sip *s, uint64_t m)
+static inline void sip_word(struct sip *s, uint64_t m)
 {
     s->v[3] ^= m;
     sip_round(s);
@@ -30,13 +31,12 @@ static void sip_word(struct sip *s, uint64_t m)
     s->v[0] ^= m;
 }
 
-static uint64_t load64(const uint8_t *p)
+static inline uint64_t load64(const uint8_t *p)
 {
-    uint64_t x = 0;
+    uint64_t x;
 
-    for (int i = 0; i < 8; i++)
-        x |= (uint64_t)p[i] << (8 * i);
-    return x;
+    memcpy(&x, p, sizeof(x));
+    return le64toh(x);
 }
 
 static struct sip sip_start(const uint8_t key[16])

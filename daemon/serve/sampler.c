@@ -1,23 +1,25 @@
 /* daemon/serve/sampler.c - logits of one row to a token.
  *
- * Greedy without bias and penalties is one pass (the maximum, in vector registers, then
- * its first place). Otherwise the logits are adjusted in a copy and one of two draws
- * follows. Without top-k and top-p every token keeps a weight exp((l - max) / T), summed
- * in float64 in id order. With them only the head of the distribution is sorted: top-k
- * keeps the k best in a heap; top-p alone gathers the tokens over a threshold that is
- * lowered until they hold enough of the mass, which is exact because whatever is outside
- * is smaller than all that is inside. Order: value down, then id up.
+ * Greedy without bias and penalties is one pass (the maximum, then its first place).
+ * Otherwise the logits are adjusted in a copy and one of two draws follows. Without top-k
+ * and top-p every token keeps a weight exp((l - max) / T), summed in float64 in id order.
+ * With them only the head of the distribution is sorted: top-k keeps the k best in a
+ * heap; top-p alone gathers the tokens over a threshold that is lowered until they hold
+ * enough of the mass, which is exact because whatever is outside is smaller than all that
+ * is inside. Order: value down, then id up.
  *
  * Random numbers: Philox 4x32-10 with the seed as key and (choice, output position,
  * purpose) as counter, so there is no state to hand over. */
 #include "daemon/serve/sampler.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "daemon/serve/rowvec.h"
 
 /* Stands for the logarithm of zero where a finite number is due. */
 static const float logprob_floor = -9999.0f;
@@ -84,39 +86,6 @@ double sampler_uniform(uint64_t seed, int32_t choice, int32_t out_pos, int32_t p
     return (double)bits * 0x1p-53;
 }
 
-/* Largest value that is no NaN; -INFINITY when there is none. */
-static float max_value(const float *x, int n)
-{
-    typedef float vec __attribute__((vector_size(32)));
-    typedef int32_t mask __attribute__((vector_size(32)));
-    float m[8], best = -INFINITY;
-    int i = 0;
-
-    for (int j = 0; j < 8; j++)
-        m[j] = -INFINITY;
-    vec vm, v;
-    memcpy(&vm, m, sizeof(vm));
-    for (; i + 8 <= n; i += 8) {
-        memcpy(&v, x + i, sizeof(v));
-        mask gt = v > vm;
-        vm = (vec)(((mask)v & gt) | ((mask)vm & ~gt));
-    }
-    memcpy(m, &vm, sizeof(m));
-    for (int j = 0; j < 8; j++)
-        best = m[j] > best ? m[j] : best;
-    for (; i < n; i++)
-        best = x[i] > best ? x[i] : best;
-    return best;
-}
-
-static int32_t first_of(const float *x, int n, float v)
-{
-    for (int i = 0; i < n; i++)
-        if (x[i] == v)
-            return i;
-    return -1;
-}
-
 /* a comes before b: larger, or equal and of lower id */
 static bool before(struct cand a, struct cand b)
 {
@@ -153,30 +122,15 @@ static int top_k(const float *x, int n, int k, struct cand *out)
     for (; i < n && m < k; i++)
         if (x[i] > -INFINITY)
             out[m++] = (struct cand){x[i], i};
-    if (m == k && k > 0) {
-        for (int j = k / 2 - 1; j >= 0; j--)
-            sift_down(out, k, j);
-        for (; i < n; i++) {
-            /* ids rise, so an equal value never goes before what is there */
-            if (!(x[i] > out[0].v))
-                continue;
-            out[0] = (struct cand){x[i], i};
-            sift_down(out, k, 0);
-        }
+    for (int j = k / 2 - 1; m == k && j >= 0; j--)
+        sift_down(out, k, j);
+    /* ids rise, so an equal value never goes before what is there */
+    for (; (i = rowvec_above(x, n, i, out[0].v)) < n; i++) {
+        out[0] = (struct cand){x[i], i};
+        sift_down(out, k, 0);
     }
     qsort(out, (size_t)m, sizeof(*out), cmp_cand);
     return m;
-}
-
-/* Logarithm of the sum of exp(x), of which max is the largest. */
-static double log_sum_exp(const float *x, int n, float max)
-{
-    double sum = 0;
-
-    for (int i = 0; i < n; i++)
-        if (x[i] > -INFINITY)
-            sum += (double)expf(x[i] - max);
-    return (double)max + log(sum);
 }
 
 static float logprob_of(float logit, double lse)
@@ -193,7 +147,7 @@ static int score_row(struct sampler *s, const float *logits, float max, int32_t 
     ret->n_top = 0;
     if (n_top < 0)
         return 0;
-    double lse = log_sum_exp(logits, s->n_vocab, max);
+    double lse = (double)max + log(rowvec_weights(logits, s->n_vocab, max, 1, 0, NULL));
     ret->logprob = logprob_of(logits[id], lse);
     if (n_top > STEP_TOP_MAX)
         n_top = STEP_TOP_MAX;
@@ -210,7 +164,7 @@ static int score_row(struct sampler *s, const float *logits, float max, int32_t 
 int sampler_score(struct sampler *s, const float *logits, int32_t id, int n_top,
                   struct step_token *ret)
 {
-    float max = max_value(logits, s->n_vocab);
+    float max = rowvec_max(logits, s->n_vocab);
 
     if (id < 0 || id >= s->n_vocab || !isfinite(max))
         return -1;
@@ -254,53 +208,36 @@ static void adjust(struct sampler *s, const float *logits, const struct step_sam
             s->seen[hist[i]] = 0, s->count[hist[i]] = 0;
 }
 
-/* Weight of a logit relative to the largest; 0 for NaN. Below -104 a float exp is 0: by
- * far the most tokens at a low temperature, and expf is slow there. */
-static double weight(float l, float max, float temperature)
+/* 1 / temperature; the largest float where that would be infinite. */
+static float scale_of(const struct step_sample *sp)
 {
-    float z = (l - max) / temperature;
-    return z > -104.0f ? (double)expf(z) : 0;
+    float scale = 1 / sp->temperature;
+    return scale < FLT_MAX ? scale : FLT_MAX;
 }
 
 /* A draw over all tokens (min-p at most), in id order. */
 static int32_t draw_all(struct sampler *s, const float *x, float max,
                         const struct step_sample *sp, double u)
 {
-    double sum = 0, cum = 0;
-    int32_t last = -1;
-
-    for (int i = 0; i < s->n_vocab; i++) {
-        double w = weight(x[i], max, sp->temperature);
-        s->adj[i] = w >= (double)sp->min_p ? (float)w : 0; /* x may be adj itself */
-        sum += (double)s->adj[i];
-    }
-    for (int i = 0; i < s->n_vocab; i++) {
-        if (!(s->adj[i] > 0))
-            continue;
-        last = i;
-        cum += (double)s->adj[i];
-        if (cum > u * sum)
-            break;
-    }
-    return last;
+    double sum = rowvec_weights(x, s->n_vocab, max, scale_of(sp), sp->min_p, s->adj);
+    return rowvec_draw(s->adj, s->n_vocab, u * sum);
 }
 
-/* The head of the distribution, in order: enough tokens for top_p of the mass. */
-static int gather_top_p(struct sampler *s, const float *x, float max,
-                        const struct step_sample *sp, double total)
+/* The head of the distribution, in order: enough tokens for `want` of the mass. */
+static int gather_head(struct sampler *s, const float *x, float max, float scale,
+                       double want)
 {
     for (float depth = 4;; depth *= 2) {
-        float floor_v = max - depth * sp->temperature;
-        bool all = depth > 100; /* exp(-100): nothing is left below */
+        float under = depth < 100 ? max - depth / scale : -INFINITY;
         double mass = 0;
         int m = 0;
-        for (int i = 0; i < s->n_vocab; i++) {
-            if (!(all ? x[i] > -INFINITY : x[i] >= floor_v))
-                continue;
+        for (int i = 0; (i = rowvec_above(x, s->n_vocab, i, under)) < s->n_vocab; i++) {
             s->cand[m++] = (struct cand){x[i], i};
-            mass += weight(x[i], max, sp->temperature);
+            mass += (double)rowvec_weight(x[i], max, scale);
         }
-        if (all || mass >= (double)sp->top_p * total) {
+        /* the largest itself is no more than `under` when the depth is lost in rounding
+         */
+        if ((m && mass >= want) || depth >= 100) {
             qsort(s->cand, (size_t)m, sizeof(*s->cand), cmp_cand);
             return m;
         }
@@ -311,27 +248,28 @@ static int gather_top_p(struct sampler *s, const float *x, float max,
 static int32_t draw_head(struct sampler *s, const float *x, float max,
                          const struct step_sample *sp, double u)
 {
-    bool by_k = sp->top_k > 0 && sp->top_k < s->n_vocab;
+    float scale = scale_of(sp);
     double total = 0, sum = 0, cum = 0;
-    int m;
+    int m, n = 0;
 
-    if (by_k) {
+    if (sp->top_k > 0 && sp->top_k < s->n_vocab) {
         m = top_k(x, s->n_vocab, sp->top_k, s->cand);
         for (int i = 0; i < m; i++)
-            total += weight(s->cand[i].v, max, sp->temperature);
+            total += (double)rowvec_weight(s->cand[i].v, max, scale);
     } else {
-        for (int i = 0; i < s->n_vocab; i++)
-            total += weight(x[i], max, sp->temperature);
-        m = gather_top_p(s, x, max, sp, total);
+        total = rowvec_weights(x, s->n_vocab, max, scale, 0, NULL);
+        m = gather_head(s, x, max, scale, (double)sp->top_p * total);
     }
-    int n = 0;
     while (n < m && (n == 0 || sum < (double)sp->top_p * total))
-        sum += weight(s->cand[n++].v, max, sp->temperature);
-    while (n > 1 && weight(s->cand[n - 1].v, max, sp->temperature) < (double)sp->min_p)
-        sum -= weight(s->cand[--n].v, max, sp->temperature);
-
+        sum += (double)rowvec_weight(s->cand[n++].v, max, scale);
+    for (; n > 1; n--) {
+        float w = rowvec_weight(s->cand[n - 1].v, max, scale);
+        if (w >= sp->min_p)
+            break;
+        sum -= (double)w;
+    }
     for (int i = 0; i < n; i++) {
-        cum += weight(s->cand[i].v, max, sp->temperature);
+        cum += (double)rowvec_weight(s->cand[i].v, max, scale);
         if (cum > u * sum)
             return s->cand[i].id;
     }
@@ -342,7 +280,7 @@ int sampler_pick(struct sampler *s, const float *logits, const struct step_sampl
                  const int32_t *hist, const struct step_bias *bias, int n_top,
                  struct step_token *ret)
 {
-    float raw_max = max_value(logits, s->n_vocab), max = raw_max;
+    float raw_max = rowvec_max(logits, s->n_vocab), max = raw_max;
     const float *x = logits;
     int32_t id;
 
@@ -351,12 +289,12 @@ int sampler_pick(struct sampler *s, const float *logits, const struct step_sampl
     if (sp->n_bias || sp->n_hist) {
         adjust(s, logits, sp, hist, bias);
         x = s->adj;
-        max = max_value(x, s->n_vocab);
+        max = rowvec_max(x, s->n_vocab);
         if (!isfinite(max))
             return -1;
     }
     if (sp->temperature <= 0 || sp->top_k == 1) {
-        id = first_of(x, s->n_vocab, max);
+        id = rowvec_equal(x, s->n_vocab, 0, max);
     } else {
         double u = sampler_uniform(sp->seed, sp->choice, sp->out_pos, 0);
         bool head = (sp->top_k > 0 && sp->top_k < s->n_vocab) || sp->top_p < 1;
