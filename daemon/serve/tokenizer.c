@@ -356,12 +356,14 @@ void utf8_hold_push(struct utf8_hold *h, const char *p, size_t n, bool last,
     static const char replacement[] = "\xef\xbf\xbd";
 
     while (n || h->n) {
-        size_t k = h->n ? 0 : utf8_span(p, n);
         int len;
 
-        buf_add(out, p, k);
-        p += k;
-        n -= k;
+        if (n && !h->n) {
+            size_t k = utf8_span(p, n);
+            buf_add(out, p, k);
+            p += k;
+            n -= k;
+        }
         if (n && h->n < 4) {
             h->b[h->n++] = (unsigned char)*p++;
             n--;

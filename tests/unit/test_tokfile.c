@@ -238,7 +238,8 @@ static size_t spm_naive(const struct spm *v, const char *text, int32_t *out)
 
         for (size_t i = 0; i + 1 < n; i++) {
             int id;
-            snprintf(both, sizeof(both), "%s%s", sym[i], sym[i + 1]);
+            strcpy(both, sym[i]);
+            strcat(both, sym[i + 1]);
             id = spm_find(v, both);
             if (id >= 0 && (at == n || v->score[id] > best)) {
                 at = i;
