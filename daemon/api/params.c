@@ -122,6 +122,23 @@ const char *params_unknown(const struct params *p, int i)
 
 /* ---- the whole ---- */
 
+/* A request that says nothing of sampling gets a mild one, since small models ramble at
+ * temperature 1 over the whole vocabulary; one that names any of the four gets what it
+ * names and the API's own defaults for the rest. */
+static void default_sampling(struct params *p)
+{
+    static const char *const names[] = {"temperature", "top_p", "top_k", "min_p"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const json_t *v = json_object_get(p->root, names[i]);
+
+        if (v && !json_is_null(v))
+            return;
+    }
+    p->gen.temperature = 0.6f;
+    p->gen.top_p = 0.9f;
+}
+
 static int reconcile(struct params *p, struct err *e)
 {
     const char *name =
@@ -146,6 +163,7 @@ static int reconcile(struct params *p, struct err *e)
     p->gen.prompt_logprobs = p->echo && p->logprobs;
     p->gen.no_cache = !p->cache_prompt;
     p->gen.seed = (uint64_t)p->seed;
+    default_sampling(p);
     return 0;
 }
 
