@@ -81,11 +81,12 @@ class Rack:
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60 * SLOW)
         if isinstance(body, (dict, list)):
             body = json.dumps(body)
-        c.request(method, path, body, headers or {})
-        r = c.getresponse()
-        data = r.read()
-        c.close()
-        return r.status, r.headers, data
+        try:
+            c.request(method, path, body, headers or {})
+            r = c.getresponse()
+            return r.status, r.headers, r.read()
+        finally:
+            c.close()
 
     def get(self, path, **headers):
         return self.request("GET", path, headers=headers)

@@ -1,0 +1,142 @@
+"""The scrape: names, labels and buckets that dashboards of this field read (vLLM's), and that
+the numbers are those of the requests that were made."""
+import math
+import re
+
+from rack import wait_for
+
+GAUGES = """num_requests_running num_requests_waiting kv_cache_usage_perc""".split()
+COUNTERS = """prompt_tokens_total prompt_tokens_cached_total prompt_tokens_recomputed_total
+generation_tokens_total num_preemptions_total prefix_cache_queries_total
+prefix_cache_hits_total""".split()
+HISTOGRAMS = """time_to_first_token_seconds inter_token_latency_seconds
+request_time_per_output_token_seconds e2e_request_latency_seconds request_queue_time_seconds
+request_inference_time_seconds request_prefill_time_seconds request_decode_time_seconds
+request_prompt_tokens request_generation_tokens request_max_num_generation_tokens
+request_params_n request_params_max_tokens request_prefill_kv_computed_tokens
+request_num_preemptions iteration_tokens_total""".split()
+TTFT_BUCKETS = [.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40,
+                80, 160, 640, 2560, math.inf]
+
+
+def scrape(rack):
+    status, h, body = rack.get("/metrics")
+    assert status == 200 and h["Content-Type"].startswith("text/plain; version=0.0.4")
+    return body.decode()
+
+
+def types_of(text):
+    return dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+
+
+def test_names_and_types(rack):
+    types = types_of(scrape(rack))
+    for names, kind in (GAUGES, "gauge"), (COUNTERS, "counter"), (HISTOGRAMS, "histogram"):
+        for n in names:
+            assert types.get("vllm:" + n) == kind, n
+    assert types["vllm:num_requests_waiting_by_reason"] == "gauge"
+    assert types["vllm:request_success_total"] == "counter"
+    for name, kind in types.items():
+        assert name.startswith(("vllm:", "llmrack_"))
+        assert "millisecond" not in name
+        if kind == "counter":
+            assert name.endswith("_total"), name
+
+
+def test_labels(rack):
+    model = rack.local("/api/v1/models")["models"][0]["name"]
+    text = scrape(rack)
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            assert f'model_name="{model}"' in line and 'engine="0"' in line, line
+    m = rack.metrics()
+    for reason in "capacity", "deferred":
+        assert f'vllm:num_requests_waiting_by_reason{{reason="{reason}"}}' in m
+    for reason in "stop", "length", "abort", "error":
+        assert f'vllm:request_success_total{{finished_reason="{reason}"}}' in m
+
+
+def buckets(rack, name):
+    m = rack.metrics()
+    out = [(float(re.search(r'le="([^"]+)"', k)[1].replace("+Inf", "inf")), v)
+           for k, v in m.items() if k.startswith(f"vllm:{name}_bucket")]
+    return sorted(out), m[f"vllm:{name}_count"], m[f"vllm:{name}_sum"]
+
+
+def test_buckets_are_cumulative(rack):
+    for name in HISTOGRAMS:
+        b, count, _ = buckets(rack, name)
+        assert b[-1] == (math.inf, count)
+        assert all(x[1] <= y[1] for x, y in zip(b, b[1:]))
+    assert [le for le, _ in buckets(rack, "time_to_first_token_seconds")[0]] == TTFT_BUCKETS
+
+
+def delta(rack, body, path="/v1/completions"):
+    wait_for(lambda: rack.metric("vllm:num_requests_running") == 0)
+    before = rack.metrics()
+    if body.get("stream"):
+        answer = rack.stream(path, body)
+    else:
+        answer = rack.post(path, body)[1]
+    wait_for(lambda: rack.metric("vllm:num_requests_running") == 0)
+    after = rack.metrics()
+    return answer, lambda name: after[name] - before[name]
+
+
+def test_counters_equal_usage(rack):
+    body = {"prompt": "Count with me: one, two, three, four, five, six, seven, eight, nine, ten, "
+                      "eleven, twelve,", "max_tokens": 20, "ignore_eos": True}
+    for again in False, True:
+        a, d = delta(rack, body)
+        u = a["usage"]
+        assert d("vllm:generation_tokens_total") == u["completion_tokens"] == 20
+        assert d("vllm:prompt_tokens_total") == u["prompt_tokens"]
+        cached = u["prompt_tokens_details"]["cached_tokens"]
+        assert d("vllm:prompt_tokens_cached_total") == cached
+        assert d("vllm:prefix_cache_hits_total") == cached
+        assert (cached > 0) == again
+        assert d('vllm:request_success_total{finished_reason="length"}') == 1
+        assert d("vllm:request_params_max_tokens_sum") == 20
+        assert d('llmrack_http_requests_total{code="2xx"}') >= 1
+
+
+def test_no_cache_on_request(rack):
+    body = {"prompt": "A sentence that is long enough to fill more than one block of sixteen "
+                      "tokens, twice over, to be sure.", "max_tokens": 1, "cache_prompt": False}
+    for _ in range(2):
+        a, d = delta(rack, body)
+        assert a["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        assert d("vllm:prompt_tokens_cached_total") == 0
+
+
+def test_times_of_a_stream(rack):
+    n = 12
+    _, d = delta(rack, {"prompt": "Hello there", "max_tokens": n, "ignore_eos": True,
+                        "stream": True})
+    assert d("vllm:time_to_first_token_seconds_count") == 1
+    assert d("vllm:inter_token_latency_seconds_count") == n - 1
+    assert d("vllm:request_time_per_output_token_seconds_count") == 1
+    assert d("vllm:e2e_request_latency_seconds_count") == 1
+    ttft = d("vllm:time_to_first_token_seconds_sum")
+    e2e = d("vllm:e2e_request_latency_seconds_sum")
+    itl = d("vllm:inter_token_latency_seconds_sum")
+    assert 0 < ttft < e2e and itl < e2e
+    assert abs(d("vllm:request_time_per_output_token_seconds_sum") * (n - 1) - itl) < 1e-3 + itl * .01
+    # a step is no microsecond: not all samples may sit in the smallest bucket
+    assert d('vllm:time_to_first_token_seconds_bucket{le="0.001"}') == 0
+
+
+def test_errors_are_counted(rack):
+    _, d = delta(rack, {"prompt": 7})
+    assert d('llmrack_http_requests_total{code="4xx"}') == 1
+    assert d("vllm:e2e_request_latency_seconds_count") == 0
+
+
+def test_scrape_while_busy(rack):
+    import threading
+    t = threading.Thread(target=rack.post, args=(
+        "/v1/completions", {"prompt": "x", "max_tokens": 200, "ignore_eos": True}))
+    t.start()
+    wait_for(lambda: rack.metric("vllm:num_requests_running") == 1)
+    assert 0 < rack.metric("vllm:kv_cache_usage_perc") < 1
+    t.join()
