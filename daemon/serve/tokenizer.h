@@ -37,9 +37,11 @@ void tok_ids_done(struct tok_ids *ids);
 void tok_ids_add(struct tok_ids *ids, int32_t id);
 
 /* Append the ids of text[0..n). Text must be valid UTF-8 or its bad bytes are encoded as
- * bytes. TOK_ADD_BOS puts the bos id first if the model asks for one. ERR_CONTEXT as soon
- * as *out would hold more than max_ids (0 = no limit). *cancel (may be NULL) set by
- * another thread ends the call with ERR_CANCELED. On failure *out is as before. */
+ * bytes; a byte that the vocabulary has no token for is dropped, as its makers' own
+ * tokenizer does. TOK_ADD_BOS puts the bos id first if the model asks for one.
+ * ERR_CONTEXT as soon as *out would hold more than max_ids (0 = no limit). *cancel (may
+ * be NULL) set by another thread ends the call with ERR_CANCELED. On failure *out is as
+ * before. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
                      size_t max_ids, const atomic_bool *cancel, struct tok_ids *out,
                      struct err *e);
