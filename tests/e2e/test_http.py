@@ -319,17 +319,3 @@ def test_no_text_in_the_log(rack):
     rack.post(TEXT, {"prompt": "zanzibar-secret", "max_tokens": 1, "zanzibar": 1})
     rack.post(TEXT, b'{"prompt":"zanzibar-secret')
     assert "zanzibar-secret" not in rack.logged()
-
-
-def test_a_reader_that_never_reads_is_dropped(rack):
-    """Its frames may not pile up: past the cap its request is cancelled."""
-    idle(rack)
-    canceled = rack.metric("llmrack_requests_canceled_total")
-    body = json.dumps(dict(LONG, max_tokens=3500, logprobs=20)).encode()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
-        s.connect(rack.sock)
-        s.sendall(post_bytes(TEXT, body))
-        assert s.recv(10)
-        wait_for(lambda: rack.metric("llmrack_requests_canceled_total") == canceled + 1, 60)
-        idle(rack)
-        assert b"[DONE]" not in closed_within(s, 10)

@@ -38,6 +38,7 @@ struct fake_req {
 
 struct router {
     pthread_mutex_t lock;
+    pthread_cond_t changed; /* submitted or canceled */
     struct served model;
     struct metric_page *page;
     struct fake_req req[FAKE_MAX];
@@ -92,6 +93,7 @@ static inline void fake_init(struct router *r)
 
     memset(r, 0, sizeof(*r));
     pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
     snprintf(r->model.name, sizeof(r->model.name), "fake");
     snprintf(r->model.family, sizeof(r->model.family), "none");
     r->model.chat = TEMPLATE_CHATML;
@@ -172,6 +174,15 @@ static inline int fake_step(struct router *r)
     return n;
 }
 
+/* Until as many requests were submitted, or canceled, in all. */
+static inline void fake_wait(struct router *r, const int *count, int want)
+{
+    pthread_mutex_lock(&r->lock);
+    while (*count < want)
+        pthread_cond_wait(&r->changed, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+}
+
 /* The engine died: every request ends with UNAVAIL. */
 static inline void fake_crash(struct router *r)
 {
@@ -188,6 +199,7 @@ static inline void fake_done(struct router *r)
         fake_finish(r, 0, FINISH_ABORT, NULL);
     metric_page_free(r->page);
     tokenizer_free((struct tokenizer *)r->model.tok);
+    pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
 }
 
@@ -234,6 +246,7 @@ int router_submit(struct router *r, const struct served *m, struct gen_submit *s
         snprintf(q->label, sizeof(q->label), "%s", subs[i].label);
         r->n_submitted++;
     }
+    pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
     return rc;
 }
@@ -246,6 +259,7 @@ void router_cancel(struct router *r, uint64_t id)
             r->req[i].canceled = true;
             r->n_canceled++;
         }
+    pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
 }
 
