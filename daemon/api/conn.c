@@ -171,6 +171,22 @@ bool conn_set_owner(struct conn *c, const struct conn_owner *o)
     return ok;
 }
 
+/* The owner, held; tell_owner lets go. Under the lock. */
+static struct conn_owner hold_owner(struct conn *c)
+{
+    if (c->owner.hold)
+        c->owner.hold(c->owner.arg);
+    return c->owner;
+}
+
+static void tell_owner(const struct conn_owner *o)
+{
+    if (!o->gone)
+        return;
+    o->gone(o->arg);
+    o->release(o->arg);
+}
+
 void conn_gone(struct conn *c)
 {
     struct conn_owner o = {0};
@@ -179,12 +195,11 @@ void conn_gone(struct conn *c)
     pthread_mutex_lock(&c->lock);
     if (!c->gone) {
         c->gone = true;
-        o = c->owner;
+        o = hold_owner(c);
         conn_wake(c);
     }
     pthread_mutex_unlock(&c->lock);
-    if (o.gone)
-        o.gone(o.arg);
+    tell_owner(&o);
 }
 
 void conn_abort(struct conn *c, const struct err *e)
@@ -193,7 +208,7 @@ void conn_abort(struct conn *c, const struct err *e)
 
     atomic_store(&c->cancel, true);
     pthread_mutex_lock(&c->lock);
-    o = c->owner;
+    o = hold_owner(c);
     if (c->streaming && !c->stream_end) {
         sse_error(e, &c->out);
         conn_flush(c);
@@ -202,6 +217,5 @@ void conn_abort(struct conn *c, const struct err *e)
         conn_answer_err_locked(c, e);
     }
     pthread_mutex_unlock(&c->lock);
-    if (o.gone)
-        o.gone(o.arg);
+    tell_owner(&o);
 }

@@ -27,10 +27,12 @@ struct sock;
 
 enum { CONN_OUT_CAP = 1 << 20 }; /* unread bytes of one stream before it is dropped */
 
-/* Who works for this request. gone: the client left or the server stops (any thread, no
- * lock held, perhaps twice). release: the connection needs the owner no more. */
+/* Who works for this request, reference counted. gone: the client left or the server
+ * stops (any thread, no lock held, perhaps twice). The connection releases its reference
+ * when it completed, and holds another around each call of gone. */
 struct conn_owner {
     void (*gone)(void *arg);
+    void (*hold)(void *arg); /* the lock is held */
     void (*release)(void *arg);
     void *arg;
 };

@@ -111,6 +111,13 @@ static void on_gone(void *arg)
     cancel_all(g);
 }
 
+static void on_hold(void *arg)
+{
+    struct gen *g = arg;
+
+    atomic_fetch_add(&g->refs, 1);
+}
+
 static void on_release(void *arg) { gen_unref(arg); }
 
 /* Lock held. The first failure is what the client learns. */
@@ -562,7 +569,7 @@ static int submit_prompt(struct gen *g, int prompt, struct err *e)
 void gen_start(const struct gen_cfg *cfg)
 {
     struct gen *g = gen_new(cfg);
-    const struct conn_owner owner = {on_gone, on_release, g};
+    const struct conn_owner owner = {on_gone, on_hold, on_release, g};
     struct err e;
 
     if (!conn_set_owner(g->c, &owner)) {

@@ -137,8 +137,12 @@ static inline void fake_advance(struct router *r, int i)
 {
     struct fake_req *q = &r->req[i];
     struct step_token t;
+    bool canceled;
 
-    if (q->canceled) {
+    pthread_mutex_lock(&r->lock);
+    canceled = q->canceled;
+    pthread_mutex_unlock(&r->lock);
+    if (canceled) {
         fake_finish(r, i, FINISH_ABORT, NULL);
         return;
     }
@@ -170,6 +174,16 @@ static inline int fake_step(struct router *r)
         fake_advance(r, i);
     pthread_mutex_lock(&r->lock);
     n = r->n;
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+static inline int fake_read(struct router *r, const int *count)
+{
+    int n;
+
+    pthread_mutex_lock(&r->lock);
+    n = *count;
     pthread_mutex_unlock(&r->lock);
     return n;
 }

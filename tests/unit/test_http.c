@@ -280,7 +280,7 @@ static void test_a_reader_that_never_reads(void **state)
     fake_wait(&fake, &fake.n_submitted, 1);
     post(&other, "/v1/completions", STREAM);
     fake_wait(&fake, &fake.n_submitted, 2);
-    while (fake.n_canceled == 0 && steps++ < 3990) {
+    while (fake_read(&fake, &fake.n_canceled) == 0 && steps++ < 3990) {
         fake_step(&fake);
         if (steps == 1)
             read_until(&other, "\"text\":\"Z\"");
@@ -306,9 +306,9 @@ static void test_stop_string_cancels(void **state)
     post(&c, "/v1/completions",
          "{\"prompt\":\"ab\",\"stop\":\"lf \",\"ignore_eos\":true}");
     fake_wait(&fake, &fake.n_submitted, 1);
-    while (fake_step(&fake) && !fake.n_canceled)
-        continue;
-    assert_int_equal(fake.n_canceled, 1);
+    for (int i = 0; i < 7; i++) /* as many bytes as "Zwolf " with its umlaut has */
+        fake_step(&fake);
+    fake_wait(&fake, &fake.n_canceled, 1);
     fake_step(&fake);
     expect_status(&c, 200);
     read_until(&c, "\"text\":\"Zw\xc3\xb6\"");
@@ -391,7 +391,7 @@ static void test_stop_with_everything_open(void **state)
     expect_status(&queued, 503);
     while (more(&half) || more(&idle))
         continue;
-    assert_int_equal(fake.n_canceled, 2);
+    fake_wait(&fake, &fake.n_canceled, 2);
     fake_step(&fake); /* finishes that come after the stop are harmless */
     hang_up(&stream);
     hang_up(&queued);
