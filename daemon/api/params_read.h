@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include <jansson.h>
+#include "base/json.h"
 
 struct err;
 struct params;

@@ -1,6 +1,6 @@
 /* daemon/api/watch.c - gone clients and deadlines, by one thread.
  *
- * Client sockets sit in an epoll set of our own that any thread may change; that set's
+ * Client sockets sit in a set that any thread may change (base/hangup.h); the set's
  * descriptor is one watch of the thread's loop, whose timer does the scans. Lock order:
  * a conn's lock may be held when the list's lock is taken, never the other way round, so
  * the thread references the conns it found and calls them after unlocking. */
@@ -12,11 +12,11 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/hangup.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -33,7 +33,7 @@ struct sock {
     int fd;
     enum sock_phase phase;
     int64_t since_us;
-    bool armed; /* in the epoll set */
+    bool armed; /* in the set */
     struct conn *conn;
 };
 
@@ -42,7 +42,7 @@ struct watch {
     struct loop *loop;
     struct loop_fd *set_watch;
     struct loop_timer *timer;
-    int set; /* epoll of client sockets */
+    struct hangup *set; /* client sockets */
     pthread_t thread;
     bool started;
     atomic_int_fast64_t scanned_us;
@@ -72,18 +72,9 @@ void watch_del(struct watch *w, struct sock *s)
     pthread_mutex_lock(&w->lock);
     list_del(&s->link);
     if (s->armed)
-        epoll_ctl(w->set, EPOLL_CTL_DEL, s->fd, NULL);
+        hangup_del(w->set, s->fd);
     pthread_mutex_unlock(&w->lock);
     free(s);
-}
-
-/* One shot: a client that left is told of once, and a busy one costs nothing. */
-static void arm(struct watch *w, struct sock *s)
-{
-    struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = s->serial};
-
-    if (epoll_ctl(w->set, s->armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, s->fd, &ev) == 0)
-        s->armed = true;
 }
 
 bool watch_phase(struct watch *w, struct sock *s, struct conn *c, enum sock_phase phase)
@@ -97,7 +88,7 @@ bool watch_phase(struct watch *w, struct sock *s, struct conn *c, enum sock_phas
         s->phase = phase;
         s->since_us = now_us();
         if (phase == SOCK_WORK)
-            arm(w, s);
+            s->armed |= hangup_arm(w->set, s->fd, s->serial, s->armed);
     }
     pthread_mutex_unlock(&w->lock);
     return ok;
@@ -228,12 +219,12 @@ static struct conn *find_working(struct watch *w, uint64_t serial)
 static void on_gone(void *arg, int fd, uint32_t events)
 {
     struct watch *w = arg;
-    struct epoll_event ev[64];
-    int n = epoll_wait(fd, ev, 64, 0);
+    uint64_t serials[64];
+    int n = hangup_take(w->set, serials, 64);
 
-    (void)events;
+    (void)fd, (void)events;
     for (int i = 0; i < n; i++) {
-        struct conn *c = find_working(w, ev[i].data.u64);
+        struct conn *c = find_working(w, serials[i]);
         if (c)
             conn_gone(c);
         conn_unref(c);
@@ -258,18 +249,13 @@ int watch_new(struct http *h, struct watch **ret, struct err *e)
     struct watch *w = xcalloc(1, sizeof(*w));
 
     w->h = h;
-    w->set = -1;
     list_init(&w->socks);
     atomic_init(&w->scanned_us, now_us());
     pthread_mutex_init(&w->lock, NULL);
     if (loop_new(&w->loop, e) < 0)
         goto fail;
-    w->set = epoll_create1(EPOLL_CLOEXEC);
-    if (w->set < 0) {
-        err_errno(e, ERR_IO, "epoll_create1");
-        goto fail;
-    }
-    if (loop_fd_add(w->loop, w->set, EPOLLIN, on_gone, w, &w->set_watch, e) < 0)
+    if (hangup_new(&w->set, e) < 0 || loop_fd_add(w->loop, hangup_fd(w->set), EPOLLIN,
+                                                  on_gone, w, &w->set_watch, e) < 0)
         goto fail;
     w->timer = loop_timer_new(w->loop, on_scan, w);
     loop_timer_set(w->timer, now_us() + SCAN_US);
@@ -299,8 +285,7 @@ void watch_free(struct watch *w)
     if (w->timer)
         loop_timer_free(w->timer);
     loop_free(w->loop);
-    if (w->set >= 0)
-        close(w->set);
+    hangup_free(w->set);
     pthread_mutex_destroy(&w->lock);
     free(w);
 }
