@@ -458,6 +458,8 @@ static void plan_colocated(struct form *f)
     }
     s->prefill_row = 0;
     plan_decodes(f);
+    if (f->left == s->cfg.step_tok)
+        plan_prefills(f); /* those that could decode were preempted */
 }
 
 bool sched_next(struct sched *s, int64_t now_us, struct step *st)

@@ -312,44 +312,60 @@ static void test_window_hole(void **st)
 
 enum { N_BLOCKS = 40, N_SEQ = 8, MAX_LEN = 60 };
 
+/* The same slots in both groups; the second one keeps WINDOW positions. */
+enum { WINDOW = 10 };
+static bool windowed;
+
 struct slot_seq {
     struct kvseq *s;
     int32_t toks[MAX_LEN];
     int len;
 };
 
-static int32_t written[N_BLOCKS][BT];
+static int32_t written[2][N_BLOCKS][BT];
 
 static void fuzz_verify(const struct slot_seq *q)
 {
-    int n;
-    const int32_t *b = kvseq_blocks(q->s, 0, &n);
-
     assert_int_equal(kvseq_len(q->s), q->len);
-    for (int i = 0; i < q->len; i++)
-        assert_int_equal(written[b[i / BT]][i % BT], q->toks[i]);
+    for (int g = 0; g <= windowed; g++) {
+        int n, from = g && q->len > WINDOW ? q->len - WINDOW : 0;
+        const int32_t *b = kvseq_blocks(q->s, g, &n);
+        for (int i = from; i < q->len; i++)
+            assert_int_equal(written[g][b[i / BT]][i % BT], q->toks[i]);
+        for (int i = 0; i < n; i++) /* none is held for longer */
+            assert_true((b[i] >= 0) == ((i + 1) * BT > from));
+    }
+}
+
+static void fuzz_write(const struct slot_seq *q, int add)
+{
+    for (int g = 0; g <= windowed; g++) {
+        int n;
+        const int32_t *b = kvseq_blocks(q->s, g, &n);
+        for (int i = q->len; i < q->len + add; i++)
+            written[g][b[i / BT]][i % BT] = q->toks[i];
+    }
 }
 
 static void fuzz_extend(struct kvcache *kv, struct slot_seq *q, uint64_t *rng)
 {
     struct kv_copy cp[4];
-    int n_copies = 0, n, add = 1 + (int)(test_rand(rng) % 9);
+    int n_copies = 0, add = 1 + (int)(test_rand(rng) % 9);
 
     if (q->len + add > MAX_LEN)
         return;
     int need = kvseq_need(q->s, q->len, q->len + add), had = available(kv);
     if (kvseq_reserve(q->s, q->len, q->len + add, cp, &n_copies, 4) < 0) {
-        assert_true(need > had);
+        assert_true(need > had || windowed);
         assert_int_equal(available(kv), had);
         return;
     }
     for (int i = 0; i < n_copies; i++)
-        memcpy(written[cp[i].dst], written[cp[i].src], sizeof(written[0]));
-    const int32_t *b = kvseq_blocks(q->s, 0, &n);
-    for (int i = 0; i < add; i++) {
+        memcpy(written[cp[i].group][cp[i].dst], written[cp[i].group][cp[i].src],
+               sizeof(written[0][0]));
+    for (int i = 0; i < add; i++)
         q->toks[q->len + i] = (int32_t)(test_rand(rng) % 2); /* many equal prefixes */
-        written[b[(q->len + i) / BT]][(q->len + i) % BT] = q->toks[q->len + i];
-    }
+    fuzz_write(q, add);
     kvseq_commit(q->s, q->toks + q->len, add);
     q->len += add;
 }
@@ -372,6 +388,8 @@ static void fuzz_op(struct kvcache *kv, struct slot_seq *q, uint64_t *rng)
         q->s = NULL;
         return;
     case 1:
+        if (windowed)
+            break; /* what fell out of the window does not come back */
         q->len = q->len ? (int)(test_rand(rng) % (uint64_t)q->len) : 0;
         kvseq_truncate(q->s, q->len);
         break;
@@ -384,10 +402,8 @@ static void fuzz_op(struct kvcache *kv, struct slot_seq *q, uint64_t *rng)
     fuzz_verify(q);
 }
 
-static void test_random_ops(void **st)
+static void random_ops(struct kvcache *kv)
 {
-    (void)st;
-    struct kvcache *kv = cache(N_BLOCKS);
     struct slot_seq q[N_SEQ] = {0};
     struct kvcache_stats v;
     uint64_t rng = test_seed();
@@ -412,6 +428,24 @@ static void test_random_ops(void **st)
     kvcache_free(kv);
 }
 
+static void test_random_ops(void **st)
+{
+    (void)st;
+    windowed = false;
+    random_ops(cache(N_BLOCKS));
+}
+
+static void test_random_windows(void **st)
+{
+    (void)st;
+    struct kvcache_cfg c = {.block_tok = BT, .n_groups = 2, .reuse = true};
+
+    c.group[0] = (struct kv_group){KV_FULL, N_BLOCKS, 0};
+    c.group[1] = (struct kv_group){KV_WINDOW, 24, WINDOW};
+    windowed = true;
+    random_ops(kvcache_new(&c));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +461,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_window_group),
         cmocka_unit_test(test_window_hole),
         cmocka_unit_test(test_random_ops),
+        cmocka_unit_test(test_random_windows),
     };
     return test_main(argc, argv, "kvcache", tests, sizeof(tests) / sizeof(tests[0]));
 }

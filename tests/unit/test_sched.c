@@ -689,6 +689,70 @@ static void test_colocated(void **state)
     w_done(&w);
 }
 
+/* A decode step whose only member is preempted must not end in no step at all. */
+static void test_colocated_goes_on(void **state)
+{
+    (void)state;
+    struct sched_cfg c = sim_cfg(4, 40);
+    struct w w;
+    int n_done = 0;
+
+    c.mode = SCHED_COLOCATED;
+    c.prefill_run = 1;
+    c.step_tok = 16;
+    c.max_ctx = 160;
+    w_init(&w, &c);
+    for (uint64_t id = 1; id <= 6; id++)
+        add(&w, req(id, 60, 60), (int)id);
+    while (turn(&w)) {
+        const struct sched_out *o;
+        size_t n = sched_out(w.s, &o);
+        for (size_t i = 0; i < n; i++)
+            n_done += o[i].kind == SCHED_OUT_FINISH;
+    }
+    assert_int_equal(n_done, 6);
+    assert_true(stats(&w).preemptions > 0);
+    w_done(&w);
+}
+
+/* Freed with requests in every state: nothing leaks, nothing is freed twice. */
+static void test_free_midway(void **state)
+{
+    (void)state;
+    struct sched_cfg c = sim_cfg(4, 64);
+    struct w w;
+    struct gen_params p = req(1, 60, 60);
+
+    c.depth = 2;
+    c.max_seqs = 3;
+    w_init(&w, &c);
+    for (uint64_t id = 1; id <= 12; id++) {
+        p.id = id, p.group = 1 + id / 4, p.choice = (int32_t)id;
+        add(&w, p, (int)(id / 4));
+    }
+    assert_true(next(&w) && next(&w));
+    cancel(&w, 1); /* a zombie; one of its group takes over */
+    assert_int_equal(stats(&w).waiting, 12 - 1 - stats(&w).running);
+    w_done(&w);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    struct sched_cfg c = sim_cfg(16, 64);
+    struct w w;
+
+    w_init(&w, &c);
+    for (long at = 1; at <= 2; at++) { /* tokens, ids that end it */
+        mem_fail_at(at);
+        assert_int_equal(refusal(&w, req(1, 20, 1)), ERR_NOMEM);
+        mem_fail_at(0);
+        assert_true(sched_idle(w.s));
+    }
+    assert_int_equal(refusal(&w, req(1, 20, 1)), ERR_OK);
+    w_done(&w);
+}
+
 /* Histories are bounded per step; who is left out goes first in the next one. */
 static void test_histories_take_turns(void **state)
 {
@@ -739,6 +803,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_device_error),
         cmocka_unit_test(test_colocated),
+        cmocka_unit_test(test_colocated_goes_on),
+        cmocka_unit_test(test_free_midway),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_histories_take_turns),
     };
     return test_main(argc, argv, "sched", tests, sizeof(tests) / sizeof(tests[0]));
