@@ -39,7 +39,7 @@ static void quant_chunk(const float *x, uint8_t *out, float *meta, int w)
         top, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), _mm256_loadu_ps(x + 8 * i)));
     float t = max8(top);
     /* below this the reciprocal would overflow */
-    float inv = t > 1e-35f ? 127.0f / t : 0, d = t > 1e-35f ? t / 127.0f : 0;
+    float inv = t > 1e-35f ? 127.0f / t : 0, d = t > 1e-35f ? t * (1.0f / 127) : 0;
     UNROLL for (int i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(
         _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(inv)));
     int32_t lo = sum8(_mm256_add_epi32(q[0], q[1]));

@@ -7,26 +7,38 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* ---- activations ---- */
-INLINE __m512 load_n(const float *x, int n)
+INLINE __m512 load_n(const float *x, int n) /* n <= 16 */
 {
-    return _mm512_maskz_loadu_ps(
-        n >= 16 ? 0xffff : (__mmask16)((1u << (n < 0 ? 0 : n)) - 1), x);
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), x);
 }
 
-static void quant_chunk(const float *x, int n, uint8_t *q, float *meta, int w)
+INLINE float max32(__m512 a, __m512 b)
 {
-    __m512 a = load_n(x, n), b = load_n(x + 16, n - 16);
-    float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+    __m512 v = _mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b));
+    __m256 h = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+}
+
+INLINE void quant_chunk(const float *x, uint8_t *q, float *meta, int w)
+{
+    __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
+    float top = max32(a, b);
     /* below this the reciprocal would overflow */
     float inv = top > 1e-35f ? 127.0f / top : 0;
-    float d = top > 1e-35f ? top / 127.0f : 0;
+    float d = top > 1e-35f ? top * (1.0f / 127) : 0;
     __m512i qa = _mm512_cvtps_epi32(_mm512_mul_ps(a, _mm512_set1_ps(inv)));
     __m512i qb = _mm512_cvtps_epi32(_mm512_mul_ps(b, _mm512_set1_ps(inv)));
-    int32_t lo = _mm512_reduce_add_epi32(qa), hi = _mm512_reduce_add_epi32(qb);
+    __m256i codes =
+        _mm256_set_m128i(_mm512_cvtsepi32_epi8(qb), _mm512_cvtsepi32_epi8(qa));
+    __m256i s = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), codes);
+    __m128i h = _mm_hadd_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    h = _mm_hadd_epi32(h, h);
+    int32_t lo = _mm_cvtsi128_si32(h), hi = _mm_extract_epi32(h, 1);
     int32_t *im = (int32_t *)meta;
 
-    _mm_storeu_si128((__m128i *)q, _mm512_cvtsepi32_epi8(qa));
-    _mm_storeu_si128((__m128i *)(q + 16), _mm512_cvtsepi32_epi8(qb));
+    _mm256_storeu_si256((__m256i *)q, codes);
     meta[META_D * w] = d;
     meta[META_S * w] = d * (float)(lo + hi);
     im[META_N * w] = -(lo + hi);
@@ -39,19 +51,18 @@ static void put_row(enum mat_form form, const float *x, int cols, int w, int r,
 {
     int step = mat_form_elems(form);
 
-    for (int c = 0; c * step < cols; c++) {
-        uint8_t *out = tile + (size_t)(c * w + r) * MAT_ROW_BYTES;
-        const float *in = x + c * step;
-        int n = cols - c * step;
-        if (form == FORM_Q8) {
-            quant_chunk(in, n, out, meta + (size_t)c * META_COUNT * w + r, w);
-        } else {
-            __m512 v = load_n(in, n < step ? n : step);
-            if (form == FORM_F32)
-                _mm256_storeu_ps((float *)out, _mm512_castps512_ps256(v));
-            else
-                _mm256_storeu_si256((__m256i *)out, (__m256i)_mm512_cvtneps_pbh(v));
+    tile += r * MAT_ROW_BYTES;
+    for (int k = 0; k < cols; k += step, tile += w * MAT_ROW_BYTES) {
+        if (form == FORM_Q8) { /* whole blocks only */
+            quant_chunk(x + k, tile, meta + r, w);
+            meta += META_COUNT * w;
+            continue;
         }
+        __m512 v = load_n(x + k, cols - k < step ? cols - k : step);
+        if (form == FORM_F32)
+            _mm256_storeu_ps((float *)tile, _mm512_castps512_ps256(v));
+        else
+            _mm256_storeu_si256((__m256i *)tile, (__m256i)_mm512_cvtneps_pbh(v));
     }
 }
 
@@ -138,7 +149,7 @@ INLINE struct scales get_scales(enum mat_scale kind, const uint8_t *sc,
 /* ---- tiles ---- */
 /* Far enough to hide memory, and into L2: on Zen 4 the L1 has too few misses in flight.
  */
-enum { AHEAD = 8192, FETCH_WIDTH = 8 };
+enum { AHEAD = 8192, FETCH_WIDTH = 16 };
 
 /* The n bytes of a chunk, AHEAD of where they are read. Wide tiles have time enough. */
 INLINE void fetch_ahead(int width, const uint8_t *p, size_t n)

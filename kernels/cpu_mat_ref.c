@@ -20,7 +20,7 @@ static void quant_chunk(const float *x, int n, int8_t *q, float *meta, int w)
         top = fmaxf(top, fabsf(x[k]));
     /* below this the reciprocal would overflow */
     float inv = top > 1e-35f ? 127.0f / top : 0;
-    float d = top > 1e-35f ? top / 127.0f : 0;
+    float d = top > 1e-35f ? top * (1.0f / 127) : 0;
     memset(q, 0, MAT_ROW_BYTES);
     for (int k = 0; k < n; k++) {
         q[k] = (int8_t)rintf(x[k] * inv);
