@@ -305,7 +305,10 @@ static enum MHD_Result go_on(struct conn *c)
     bool answered, streaming, gone;
 
     if (!c->dispatched) {
-        if (!watch_phase(c->h->watch, c->sock, c, SOCK_WORK))
+        /* what is answered on the spot is sent even to a client that closed its side */
+        bool later = c->early.code == ERR_OK && c->route->run == ROUTE_WORKER;
+
+        if (!watch_phase(c->h->watch, c->sock, c, later ? SOCK_WORK : SOCK_SEND))
             return MHD_NO;
         dispatch(c);
     }
