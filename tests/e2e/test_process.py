@@ -2,6 +2,7 @@
 twice, a model file that is missing or cut short. What clients and state see of it."""
 import json
 import os
+import random
 import shutil
 import signal
 import sqlite3
@@ -128,6 +129,58 @@ def test_engine_killed(start):
     what = [(w, result) for w, result, _ in journal(r.dir.name)]
     assert what == [("daemon.start", "ok"), ("engine.start", "ok"), ("engine.ready", "ok"),
                     ("engine.run", "failed"), ("engine.start", "ok"), ("engine.ready", "ok")]
+
+
+def outcome(data):
+    """What one client got, as one word."""
+    status = data.split(b" ", 2)[1].decode() if data else "nothing"
+    if status != "200" or b"event-stream" not in data:
+        return status
+    done, errors = data.count(b"data: [DONE]"), data.count(b'data: {"error"')
+    return {(1, 0): "stream done", (0, 1): "stream error"}.get((done, errors), "stream broken")
+
+
+def client(rack, seed, over, outcomes):
+    rnd = random.Random(seed)
+    while not over.is_set():
+        body = {"prompt": "Once " * rnd.randint(1, 200), "max_tokens": rnd.randint(1, 40),
+                "ignore_eos": True, "stream": rnd.random() < 0.6, "n": rnd.choice((1, 1, 2))}
+        with rack.raw() as sock:
+            sock.sendall(post_bytes(TEXT, body, "Connection: close"))
+            if rnd.random() < 0.25:  # leaves without listening
+                over.wait(rnd.random() * 0.2)
+                continue
+            data = b""
+            while got := sock.recv(65536):
+                data += got
+        outcomes.append(outcome(data))
+        if outcomes[-1] in ("429", "503"):
+            over.wait(0.1)
+
+
+def test_engine_killed_under_load(start):
+    """Whatever is under way, each client gets one whole outcome and nothing is left over."""
+    r = start(*SMALL, "--max-seqs", "8", "--max-waiting", "8")
+    fds = len(os.listdir(f"/proc/{r.p.pid}/fd"))
+    over, outcomes = threading.Event(), []
+    threads = [threading.Thread(target=client, args=(r, i, over, outcomes)) for i in range(10)]
+    for t in threads:
+        t.start()
+    for _ in range(3):
+        wait_for(r.is_ready, 60)
+        before = r.metric("llmrack_steps_total")
+        wait_for(lambda: r.metric("llmrack_steps_total") > before + 20)
+        os.kill(engine(r), signal.SIGKILL)
+    wait_for(r.is_ready, 60)
+    over.set()
+    for t in threads:
+        t.join(60 * SLOW)
+        assert not t.is_alive()
+    assert set(outcomes) <= {"200", "429", "503", "stream done", "stream error"}, outcomes
+    assert "503" in outcomes
+    wait_for(lambda: not r.local("/api/v1/requests")["requests"])
+    wait_for(lambda: r.metric("llmrack_kv_blocks_used") == 0)
+    assert len(os.listdir(f"/proc/{r.p.pid}/fd")) <= fds + 2  # of the questions just asked
 
 
 def test_engine_that_hangs_is_restarted(start):
