@@ -192,9 +192,14 @@ static void unit_splits(const struct attn_job *j, const struct attn_unit *u, int
     *ret_hi = row_pos(j, u, u->n_a - 1) / ATTN_SPLIT + 1;
 }
 
-/* Pointers to the head blocks that a unit sees of one part. */
+/* The head blocks that a unit sees of one part; places that it does not see point to a
+ * neighbour that it does. */
+struct blocks {
+    const char *k[ATTN_BLOCKS], *v[ATTN_BLOCKS];
+};
+
 static void find_blocks(const struct attn_job *j, const struct attn_unit *u, int kv_head,
-                        int split, const char **k, const char **v)
+                        int split, struct blocks *bl)
 {
     const struct kv_layout *l = &j->o->kv->layout;
     const int32_t *table =
@@ -207,8 +212,8 @@ static void find_blocks(const struct attn_job *j, const struct attn_unit *u, int
     for (int b = 0; b < ATTN_BLOCKS; b++) {
         int at = b < lo ? lo : b > hi ? hi : b;
         const char *block = cpu_kv_block(j->o->kv, table[at]);
-        k[b] = block + k_off;
-        v[b] = block + v_off;
+        bl->k[b] = block + k_off;
+        bl->v[b] = block + v_off;
     }
 }
 
@@ -231,34 +236,39 @@ static bool set_limits(const struct attn_job *j, const struct attn_unit *u, int 
 }
 
 static void part_init(const struct attn_job *j, const struct attn_unit *u,
-                      const char *const *k, const char *const *v, struct attn_part *p)
+                      struct attn_part *p)
 {
     memset(p, 0, sizeof(*p));
     p->type = j->o->kv->layout.type;
     p->dim = j->o->head_dim;
     p->pad = j->pad;
-    p->k = k;
-    p->v = v;
     p->stream = u->n_a <= ATTN_A;
 }
 
 static void whole_unit(const struct attn_job *j, const struct attn_unit *u, int kv_head,
                        const struct attn_local *w)
 {
-    const char *k[ATTN_BLOCKS], *v[ATTN_BLOCKS];
+    struct blocks bl[2]; /* of this part and of the next */
     struct attn_part p;
     int lo, hi;
 
-    part_init(j, u, k, v, &p);
+    part_init(j, u, &p);
     pack_unit(j, u, kv_head, w->q);
     unit_splits(j, u, &lo, &hi);
+    find_blocks(j, u, kv_head, lo, &bl[lo % 2]);
     memset(w->o, 0, (size_t)u->n_a * (size_t)j->pad * sizeof(float));
     for (int a = 0; a < u->n_a; a++) {
         w->m[a] = -INFINITY;
         w->l[a] = 0;
     }
     for (int s = lo; s < hi; s++) {
-        find_blocks(j, u, kv_head, s, k, v);
+        p.k = bl[s % 2].k;
+        p.v = bl[s % 2].v;
+        p.next = NULL;
+        if (s + 1 < hi) {
+            find_blocks(j, u, kv_head, s + 1, &bl[(s + 1) % 2]);
+            p.next = p.stream ? bl[(s + 1) % 2].k : NULL;
+        }
         for (int a0 = 0; a0 < u->n_a; a0 += ATTN_A) {
             p.n_a = u->n_a - a0 < ATTN_A ? u->n_a - a0 : ATTN_A;
             p.q = w->q + (size_t)a0 * (size_t)j->pad;
@@ -307,18 +317,30 @@ static float *cell_of(const struct attn_job *j, int a, int part)
     return j->sc->part_mem + at * cell_floats(j);
 }
 
-static void unit_part(const struct attn_job *j, const struct attn_unit *u, int kv_head,
-                      int split, int part, const struct attn_local *w)
+static bool sees_part(const struct attn_job *j, const struct attn_unit *u, int split)
 {
-    const char *k[ATTN_BLOCKS], *v[ATTN_BLOCKS];
-    struct attn_part p;
     int lo, hi;
 
     unit_splits(j, u, &lo, &hi);
-    part_init(j, u, k, v, &p);
-    if (split >= lo && split < hi) {
+    return split >= lo && split < hi;
+}
+
+static void unit_part(const struct attn_job *j, const struct attn_unit *u, int kv_head,
+                      int split, int part, const struct attn_local *w)
+{
+    struct blocks bl, next;
+    struct attn_part p;
+
+    part_init(j, u, &p);
+    p.k = bl.k;
+    p.v = bl.v;
+    if (sees_part(j, u, split)) {
         pack_unit(j, u, kv_head, w->q);
-        find_blocks(j, u, kv_head, split, k, v);
+        find_blocks(j, u, kv_head, split, &bl);
+    }
+    if (p.stream && sees_part(j, u, split + 1)) {
+        find_blocks(j, u, kv_head, split + 1, &next);
+        p.next = next.k;
     }
     for (int a0 = 0; a0 < u->n_a; a0 += ATTN_A) {
         bool any;
@@ -375,12 +397,13 @@ static void split_member(void *arg, int member, int n_members)
 {
     struct attn_job *j = arg;
     struct attn_local w = local_of(j, member);
-    int kv = j->o->n_kv_head, lo, hi;
+    int kv = j->o->n_kv_head, lo, hi, from, to;
 
     cpu_share(j->n_a * kv, member, n_members, &lo, &hi);
     for (int base = 0; base < j->n_splits; base += j->round) {
         int left = j->n_splits - base, n = left < j->round ? left : j->round;
-        for (int i = member; i < j->n_units * n; i += n_members)
+        cpu_share(j->n_units * n, member, n_members, &from, &to);
+        for (int i = from; i < to; i++)
             unit_part(j, &j->sc->units[i / n / kv], i / n % kv, base + i % n, i % n, &w);
         team_sync(j->cb->team);
         merge_rows(j, lo, hi, n, base == 0);

@@ -26,6 +26,7 @@ struct attn_part {
     const char *const *k, *const *v;
     int lo[ATTN_A], hi[ATTN_A]; /* positions within the part; lo = hi = 0: none */
     bool stream;                /* read once: fetch ahead from memory */
+    const char *const *next;    /* K of the part that this thread does next, or NULL */
     float m[ATTN_A], l[ATTN_A]; /* out: maximum (log2), sum; -inf and 0 for none */
     float *o;                   /* out: [n_a][pad], not normalised; only where hi > lo */
 };

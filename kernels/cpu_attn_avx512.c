@@ -69,6 +69,17 @@ struct work {
     _Alignas(LINE) uint32_t w[ATTN_A][ATTN_SPLIT / 2]; /* BF16's weights */
 };
 
+/* While K is worked on at byte `at` of group b0: ask for the same place of the next group
+ * and of this one's V. Spread like this, the misses overlap with arithmetic. */
+INLINE void fetch_ahead(const struct attn_part *p, int b0, size_t at)
+{
+    for (int j = b0; j < b0 + GROUP; j++) {
+        if (b0 + GROUP < ATTN_BLOCKS)
+            _mm_prefetch(p->k[j + GROUP] + at, _MM_HINT_T0);
+        _mm_prefetch(p->v[j] + at, _MM_HINT_T0);
+    }
+}
+
 INLINE void scores(enum kind kind, int R, const struct attn_part *p, int b0,
                    struct work *w)
 {
@@ -84,6 +95,8 @@ INLINE void scores(enum kind kind, int R, const struct attn_part *p, int b0,
         __m512 b[GROUP];
         for (int j = 0; j < GROUP; j++)
             b[j] = load_b(kind, p->k[b0 + j] + at);
+        if (p->stream && at % LINE == 0)
+            fetch_ahead(p, b0, at);
         for (int r = 0; r < R; r++)
             for (int j = 0; j < GROUP; j++)
                 acc[r][j] = mul_add(kind, acc[r][j], q[r * p->pad + i], b[j]);
@@ -158,6 +171,16 @@ INLINE void values_step(enum kind kind, int R, int NB, const uint32_t *a, const 
                         a[r * (kind == BF16 ? ATTN_SPLIT / 2 : ATTN_SPLIT)], b[j]);
 }
 
+/* A sixteenth of the first group of K that this thread turns to next. */
+INLINE void fetch_next(const struct attn_part *p, int b)
+{
+    size_t bytes = (size_t)p->pad * KV_BLOCK_TOK * 2 / ATTN_BLOCKS;
+
+    for (int j = 0; j < GROUP; j++)
+        for (size_t i = 0; i < bytes; i += LINE)
+            _mm_prefetch(p->next[j] + (size_t)b * bytes + i, _MM_HINT_T0);
+}
+
 /* NB vectors of dimensions from `dim` on, over positions of blocks b0.. up to end. */
 INLINE void values(enum kind kind, int R, int NB, const struct attn_part *p, int dim,
                    int b0, int end, const struct work *w)
@@ -173,6 +196,8 @@ INLINE void values(enum kind kind, int R, int NB, const struct attn_part *p, int
         const char *v = p->v[b] + (size_t)(dim / LANES) * vec_bytes(kind);
         int left = end - b * LANES, n = (left > LANES ? LANES : left) / word_span(kind);
         const uint32_t *at = a + b * LANES / word_span(kind);
+        if (p->next && dim == 0)
+            fetch_next(p, b);
         for (int i = 0; i < n; i++)
             values_step(kind, R, NB, at + i, v + (size_t)i * row, false, acc);
         if (kind == BF16 && left < LANES && left % 2)
@@ -184,19 +209,6 @@ INLINE void values(enum kind kind, int R, int NB, const struct attn_part *p, int
 }
 
 /* ---- a part ---- */
-
-/* Ask for the next group of K and for the V of this one while K is worked on. */
-static inline void fetch_ahead(const struct attn_part *p, int b, int b1)
-{
-    size_t bytes = (size_t)p->pad * KV_BLOCK_TOK * 2;
-
-    for (int j = b; j < b + GROUP && j < b1; j++)
-        for (size_t i = 0; i < bytes; i += LINE) {
-            if (j + GROUP < b1)
-                _mm_prefetch(p->k[j + GROUP] + i, _MM_HINT_T0);
-            _mm_prefetch(p->v[j] + i, _MM_HINT_T0);
-        }
-}
 
 INLINE void part_rows(enum kind kind, int R, struct attn_part *p)
 {
@@ -211,11 +223,8 @@ INLINE void part_rows(enum kind kind, int R, struct attn_part *p)
     }
     b0 = lo / LANES / GROUP * GROUP;
     b1 = (hi + LANES - 1) / LANES;
-    for (int b = b0; b < b1; b += GROUP) {
-        if (p->stream)
-            fetch_ahead(p, b, b1);
+    for (int b = b0; b < b1; b += GROUP)
         scores(kind, R, p, b, &w);
-    }
     for (int r = 0; r < R; r++)
         weights(kind, p, r, lo / LANES, b1, &w);
     for (; dim + GROUP * LANES <= p->pad; dim += GROUP * LANES)

@@ -16,7 +16,7 @@
 
 struct bench {
     struct rig r;
-    int threads, reps;
+    int threads, reps, cpus[64];
     enum dtype type;
     double peak_gflops, read_gbs;
 };
@@ -75,7 +75,7 @@ static void measure_machine(struct bench *b)
     double best = 1e9, start;
     char *mem;
 
-    rig_must(team_new(b->threads, NULL, true, &t, &b->r.e), &b->r.e);
+    rig_must(team_new(b->threads, b->cpus, true, &t, &b->r.e), &b->r.e);
     for (int i = 0; i < 3 && cpu_isa_best() == CPU_ISA_AVX512; i++) {
         start = now_s();
         team_run(t, peak_member, NULL);
@@ -243,7 +243,7 @@ static int parse(int argc, char **argv, struct bench *b, const char **ret_isa)
         default:
             return -1;
         }
-    return b->threads > 0 && b->reps > 0 && b->reps < 64 ? 0 : -1;
+    return b->threads > 0 && b->threads <= 64 && b->reps > 0 && b->reps < 64 ? 0 : -1;
 }
 
 int main(int argc, char **argv)
@@ -267,8 +267,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_ops [-t threads] [-i isa] [-k BF16|F16] [-r reps < 64]\n");
         return 2;
     }
+    for (int i = 0; i < b.threads; i++)
+        b.cpus[i] = i;
     measure_machine(&b);
-    struct backend_cfg cfg = {"cpu", b.threads, NULL,
+    struct backend_cfg cfg = {"cpu", b.threads, b.cpus,
                               true,  isa,       {2048, 4096, 32, 4096, 32, 128}};
     rig_must(backend_open(&cfg, &b.r.b, &b.r.e), &b.r.e);
     rig_must(stream_new(b.r.b, &b.r.s, &b.r.e), &b.r.e);
