@@ -97,7 +97,7 @@ int weight_cols(const struct weight *w);
 
 /* ---- KV ---- */
 /* One block of one group holds KV_BLOCK_TOK positions of all its layers, contiguous:
- * [layer][K|V][head][...]; the order inside a head's block is the device's own. */
+ * [layer][head][K|V][...]; the order inside a head's block is the device's own. */
 struct kv_layout {
     int n_layer, n_kv_head, head_dim, block_tok;
     enum dtype type;                             /* DT_F16 | DT_BF16 */

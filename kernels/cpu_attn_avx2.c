@@ -167,6 +167,18 @@ INLINE void values(enum kind kind, int R, const struct attn_part *p, int dim, in
             _mm256_storeu_ps(p->o + r * p->pad + dim + j * LANES, acc[r][j]);
 }
 
+/* What comes from memory soon: this block's V and the next block's K. */
+static void fetch_ahead(const struct attn_part *p, int b)
+{
+    int bytes = p->pad * KV_BLOCK_TOK * 2;
+
+    for (int i = 0; i < bytes; i += 64) {
+        if (b + 1 < ATTN_BLOCKS)
+            _mm_prefetch(p->k[b + 1] + i, _MM_HINT_T1);
+        _mm_prefetch(p->v[b] + i, _MM_HINT_T1);
+    }
+}
+
 INLINE void part_rows(enum kind kind, int R, struct attn_part *p)
 {
     _Alignas(32) struct work w;
@@ -178,8 +190,11 @@ INLINE void part_rows(enum kind kind, int R, struct attn_part *p)
         lo = p->lo[r] < lo ? p->lo[r] : lo;
         hi = p->hi[r] > hi ? p->hi[r] : hi;
     }
-    for (int b = lo / TOK; b * TOK < hi; b++)
+    for (int b = lo / TOK; b * TOK < hi; b++) {
+        if (p->stream)
+            fetch_ahead(p, b);
         scores(kind, R, p, b, &w);
+    }
     for (int r = 0; r < R; r++)
         weights(p, r, lo / TOK * TOK, hi, &w);
     for (int dim = 0; dim < p->pad; dim += NV * LANES)

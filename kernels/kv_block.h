@@ -6,6 +6,9 @@
  *
  *   BF16  K [dim/2][16 tok][2 dim]   V [tok/2][dim][2 tok]
  *   F16   K [dim][16 tok]            V [tok][dim]
+ *
+ * A head's V follows its K, so that decode reads twice as long a run of memory: with all K
+ * before all V, the prefetchers of the machine at hand gave a quarter less.
  */
 #ifndef KERNELS_KV_BLOCK_H
 #define KERNELS_KV_BLOCK_H
@@ -36,7 +39,7 @@ static inline size_t kv_v_index(enum dtype t, int pad_dim, int tok, int dim)
 static inline size_t kv_head_off(const struct kv_layout *l, int layer, int v, int head)
 {
     return (size_t)layer * l->layer_bytes +
-           ((size_t)v * (size_t)l->n_kv_head + (size_t)head) * l->head_bytes;
+           ((size_t)head * 2 + (size_t)v) * l->head_bytes;
 }
 
 #endif

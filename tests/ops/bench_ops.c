@@ -222,6 +222,45 @@ static void bench_norm(struct bench *b, int rows, int cols)
     free(x);
 }
 
+/* The op before attention, on its buffers: one layer of the demo model's shape. */
+static void bench_rope(struct bench *b, int items, int depth, int rows)
+{
+    struct attn_case c = {"", 9, 3, 64, items, depth, rows, 30};
+    struct attn_setup s;
+    float freq[32] = {1};
+    int n = items * rows, loops = rows > 1 ? 30 : 300;
+    struct dbuf *kv;
+    struct weight *w;
+    double start;
+
+    attn_setup_open(b, &c, &s);
+    kv = rig_put(&b->r, NULL, (size_t)n * 192 * sizeof(float));
+    w = rig_weight(&b->r, freq, 1, 32, WEIGHT_VECTOR);
+    struct op_rope_store o = {.span = s.op.span,
+                              .q = s.op.q,
+                              .k = {kv, 0, n, 192, 192},
+                              .v = {kv, 0, n, 192, 192},
+                              .n_head = 9,
+                              .n_kv_head = 3,
+                              .head_dim = 64,
+                              .rot_dim = 64,
+                              .neox = true,
+                              .inv_freq = w,
+                              .attn_scale = 1,
+                              .kv = s.kv};
+    rig_must(op_rope_store(b->r.s, &o, &b->r.e), &b->r.e);
+    start = now_s();
+    for (int i = 0; i < loops; i++) {
+        o.layer = i % 30;
+        rig_must(op_rope_store(b->r.s, &o, &b->r.e), &b->r.e);
+    }
+    printf("rope %2d x %3d at %4d %20.2f us\n", items, rows, depth,
+           (now_s() - start) / loops * 1e6);
+    weight_free(w);
+    dbuf_free(kv);
+    attn_setup_close(&s);
+}
+
 static int parse(int argc, char **argv, struct bench *b, const char **ret_isa)
 {
     int c;
@@ -280,6 +319,9 @@ int main(int argc, char **argv)
     bench_norm(&b, 1, 576);
     bench_norm(&b, 8, 576);
     bench_norm(&b, 512, 576);
+    bench_rope(&b, 1, 2048, 1);
+    bench_rope(&b, 8, 512, 1);
+    bench_rope(&b, 1, 0, 512);
     rig_close(&b.r);
     return 0;
 }
