@@ -16,11 +16,11 @@ Q := $(if $(filter 1,$(V)),,@)
 
 # ---- what the machine must have (Debian names) ----
 DEPS := gcc libc6-dev pkg-config libmicrohttpd-dev libjansson-dev libsqlite3-dev \
-	libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libreadline-dev
+	libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libreadline-dev libexpat1-dev
 DEPS_RUN := python3 python3-venv python3-pip
 DEPS_CHECK := libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev git
 
-PKGS := libmicrohttpd jansson sqlite3 libpcre2-8 libutf8proc libcurl
+PKGS := libmicrohttpd jansson sqlite3 libpcre2-8 libutf8proc libcurl expat
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 CFLAGS := -std=gnu11 -O2 -g -fno-strict-aliasing -D_GNU_SOURCE $(WARN) -I. -I$(O) \
 	-DLLMRACK_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
@@ -30,7 +30,7 @@ INCS = $(shell pkg-config --cflags $(PKGS))
 
 # ---- the floors: a file includes its own floor or lower (make layers) ----
 BASE := $(wildcard base/*.c)
-FLOOR1 := $(wildcard kernels/*.c) $(wildcard state/*.c)
+FLOOR1 := $(wildcard kernels/*.c) $(wildcard topo/*.c) $(wildcard state/*.c)
 SERVE := $(wildcard daemon/serve/*.c)
 CTRL := $(wildcard daemon/ctrl/*.c)
 API := $(wildcard daemon/api/*.c)

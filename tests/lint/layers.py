@@ -16,6 +16,7 @@ FLOORS = [("base/", 0), ("kernels/", 1), ("topo/", 1), ("state/", 1), ("daemon/s
 OWNERS = {"sqlite3.h": r"state/store\.c", "readline/readline.h": r"ctl/line\.c",
           "readline/history.h": r"ctl/line\.c", "microhttpd.h": r"daemon/api/",
           "curl/curl.h": r"ctl/wire\.c", "pcre2.h": r"daemon/serve/pretok\.c",
+          "expat.h": r"topo/xml\.c",
           "immintrin.h": r"(kernels/.*_avx(2|512)\.[ch]|base/team\.c)",
           "jansson.h": r"(base/json\.h|base/json\.c)"}
 SLEEPS = re.compile(r"(?<![>.\w])(usleep|nanosleep|clock_nanosleep|sleep|pthread_cond_timedwait|"

@@ -1,0 +1,49 @@
+/* topo/path.h - best path class and narrowest bandwidth between all pairs. Pure.
+ *
+ * Computed once per graph. Better = lower class, then higher bandwidth, then fewer hops.
+ * Never through a device, except one NVLink hop (NVB). */
+#ifndef TOPO_PATH_H
+#define TOPO_PATH_H
+
+struct err;
+struct graph;
+struct paths;
+
+#define PATH_CLASS_MAP(X)                                                                \
+    X(LOC, "LOC")                                                                        \
+    X(NVL, "NVL")                                                                        \
+    X(NVB, "NVB")                                                                        \
+    X(C2C, "C2C")                                                                        \
+    X(PIX, "PIX")                                                                        \
+    X(PXB, "PXB")                                                                        \
+    X(PHB, "PHB")                                                                        \
+    X(NODE, "NODE")                                                                      \
+    X(SYS, "SYS")                                                                        \
+    X(NET, "NET")                                                                        \
+    X(DIS, "DIS")
+enum path_class {
+#define X(id, name) PATH_##id,
+    PATH_CLASS_MAP(X)
+#undef X
+        PATH_CLASS_COUNT
+};
+
+struct path {
+    enum path_class cls;
+    double bps;        /* narrowest link, bytes/s one way; measured where all links are */
+    double latency_us; /* sum over the hops */
+    int hops;
+    int measured; /* 1 when every link's figure was measured */
+};
+
+int paths_new(const struct graph *g, struct paths **ret, struct err *e);
+void paths_free(struct paths *p);
+/* Between two devices or NICs by node id. */
+const struct path *paths_get(const struct paths *p, int a, int b);
+/* Of a group of n devices in ring order: the worst neighbour pair (ring) or pair (all).
+ */
+void paths_ring(const struct paths *p, const int *dev, int n, struct path *ret);
+void paths_all(const struct paths *p, const int *dev, int n, struct path *ret);
+const char *path_class_name(enum path_class c);
+
+#endif
