@@ -113,7 +113,9 @@ static int options(int argc, char **argv, struct engine_cfg *cfg, struct err *e)
         return err_set(e, ERR_INVALID,
                        "descriptor %d is not open: llmrackd starts this program",
                        (int)arg_opts.fd);
-    return fill_cfg(&arg_opts, cfg, e);
+    int rc = fill_cfg(&arg_opts, cfg, e);
+    explicit_bzero((char *)arg_opts.secret, strlen(arg_opts.secret)); /* out of ps */
+    return rc;
 }
 
 int main(int argc, char **argv)

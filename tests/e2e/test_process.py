@@ -3,6 +3,7 @@ twice, a model file that is missing or cut short. What clients and state see of 
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -210,6 +211,15 @@ def test_queue_is_bounded(start):
         s.sock.shutdown(2)
     wait_for(lambda: r.post(TEXT, SHORT)[0] == 200)
     assert r.metric("vllm:admission_rejections_total") >= 1
+
+
+def test_secret_is_not_on_show(rack):
+    """The key of the prefix hash: in no process list, and the state is its owner's only."""
+    with open(f"/proc/{engine(rack)}/cmdline", "rb") as f:
+        args = f.read()
+    assert b"--fd=3" in args and not re.search(rb"[0-9a-f]{32}", args)
+    for name in "state.db", "llmrackd.lock":
+        assert os.stat(os.path.join(rack.dir.name, name)).st_mode & 0o077 == 0
 
 
 def test_second_daemon_is_refused(rack):
