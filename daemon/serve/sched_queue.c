@@ -200,7 +200,6 @@ bool sched_start(struct sched *s, int64_t now, struct sched_seq *q)
     q->next_pos = cached;
     q->prefill_end = q->n_toks;
     q->tail_samples = false;
-    q->scored_next = q->n_scored;
     q->grant = 0;
     s->n_running++;
     insert_by_age(&s->running, &q->link, q->num, offsetof(struct sched_seq, link));

@@ -217,9 +217,22 @@ static void check_all(struct sim *w)
         fail_msg("step %llu: %s", (unsigned long long)w->steps, e.msg);
 }
 
+/* sched_next; when it had to preempt, nobody new starts in the same step. */
+static bool form(struct sim *w)
+{
+    uint64_t preempted = w->s->st.preemptions;
+    int running = w->s->n_running;
+    bool formed = sched_next(w->s, w->now, w->st);
+
+    preempted = w->s->st.preemptions - preempted;
+    if (preempted)
+        assert_int_equal(w->s->n_running, running - (int)preempted);
+    return formed;
+}
+
 static void submit_all(struct sim *w)
 {
-    while (sched_next(w->s, w->now, w->st)) {
+    while (form(w)) {
         w->steps++;
         check_step(w, w->st);
         check_oldest(w, w->st);
