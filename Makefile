@@ -126,7 +126,7 @@ FUZZ_CC := clang-14 -std=gnu11 -O1 -g -D_GNU_SOURCE -I. -I$(B)/rel \
 $(FO)/%.o: %.c $(B)/rel/schema.h | $(B)/deps-check.ok
 	@mkdir -p $(@D)
 	$(Q)$(FUZZ_CC) -fsanitize=fuzzer-no-link $(INCS) -MMD -MP -c -o $@ $<
-$(B)/fuzz/libfuzz.a: $(patsubst %.c,$(FO)/%.o,$(BASE) kernels/dtype.c $(SERVE) \
+$(B)/fuzz/libfuzz.a: $(patsubst %.c,$(FO)/%.o,$(BASE) kernels/dtype.c $(wildcard topo/*.c) $(SERVE) \
 	$(wildcard daemon/api/params.c daemon/api/params_*.c))
 	$(Q)rm -f $@ && ar rcs $@ $^
 $(B)/fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(B)/fuzz/libfuzz.a
@@ -156,12 +156,23 @@ layers:
 	$(Q)python3 tests/lint/layers.py
 lint: format-check layers
 
+# Man pages: the text of etc/man with the tables of the programs.
+man: $(B)/man/llmrackd.8 $(B)/man/llmctl.1
+$(B)/man/llmrackd.8: etc/man/llmrackd.8.in $(B)/llmrackd
+	@mkdir -p $(@D)
+	$(Q)$(B)/llmrackd --man > $@.rows && sed -e '/^@OPTIONS@/{r $@.rows' -e 'd;}' \
+		-e 's/@VERSION@/$(VERSION)/' $< > $@
+$(B)/man/llmctl.1: etc/man/llmctl.1.in $(B)/llmctl
+	@mkdir -p $(@D)
+	$(Q)$(B)/llmctl --man > $@.rows && sed -e '/^@VERBS@/{r $@.rows' -e 'd;}' \
+		-e 's/@VERSION@/$(VERSION)/' $< > $@
+
 DESTDIR ?=
 PREFIX ?= /usr/local
-install: all
+install: all man
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(B)/llmrackd $(B)/llmrack-engine $(B)/llmctl
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 etc/man/llmrackd.8
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 etc/man/llmctl.1
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 $(B)/man/llmrackd.8
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(B)/man/llmctl.1
 clean:
 	rm -rf $(B)
 help:
@@ -173,7 +184,7 @@ help:
 	@echo 'make bench      speed table and build/bench.json      bench-peer: beside llama.cpp'
 	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  install  clean'
 
-.PHONY: all run demo check check-san san-run san-run-thread check-long fuzz fuzz-build bench \
+.PHONY: all man run demo check check-san san-run san-run-thread check-long fuzz fuzz-build bench \
 	bench-peer format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all

@@ -59,13 +59,16 @@ struct app {
 
 /* ---- options ---- */
 
-static void print_help(void)
+static void print_options(bool roff)
 {
     struct buf b;
 
     buf_init(&b, 0);
-    opt_help(daemon_opt_defs, n_daemon_opt_defs, &b);
-    printf("usage: llmrackd --model PATH [options]\n\n%s", b.p);
+    if (roff)
+        opt_man(daemon_opt_defs, n_daemon_opt_defs, &b);
+    else
+        opt_help(daemon_opt_defs, n_daemon_opt_defs, &b);
+    printf("%s%s", roff ? "" : "usage: llmrackd --model PATH [options]\n\n", b.p);
     buf_done(&b);
 }
 
@@ -77,11 +80,11 @@ static int read_options(struct app *a, int argc, char **argv, struct err *e)
 
     if (opt_parse(daemon_opt_defs, n_daemon_opt_defs, argc, argv, o, &rest, e) < 0)
         return -1;
-    if (o->help)
-        print_help();
+    if (o->help || o->man)
+        print_options(o->man);
     if (o->version)
         printf("llmrackd %s\n", LLMRACK_VERSION);
-    if (o->help || o->version)
+    if (o->help || o->version || o->man)
         return 1;
     if (rest < argc)
         return err_set(e, ERR_INVALID, "'%s' is no option; --help lists them",

@@ -78,6 +78,7 @@ const struct opt_def daemon_opt_defs[] = {
         "mode); 0 = never"),
     BOOL(daemon_opts, help, "help", NULL, "print this and end"),
     BOOL(daemon_opts, version, "version", NULL, "print the version and end"),
+    BOOL(daemon_opts, man, "man", NULL, "print the options as roff and end"),
 };
 const int n_daemon_opt_defs = sizeof(daemon_opt_defs) / sizeof(daemon_opt_defs[0]);
 

@@ -32,7 +32,7 @@ struct daemon_opts {
     struct instance_opts inst;
     const char *state_dir, *listen, *socket, *name, *engine, *log_level;
     int64_t max_body_mib, max_connections, drain_s, header_s, body_s, stuck_s;
-    bool help, version;
+    bool help, version, man;
 };
 
 struct engine_opts {

@@ -39,7 +39,8 @@ static void test_defaults(void **state)
     (void)state;
     assert_int_equal(p->n, 1);
     assert_int_equal(p->max_tokens, -1);
-    assert_true(p->gen.temperature == 1 && p->gen.top_p == 1 && p->gen.repetition == 1);
+    assert_true(p->gen.temperature == 0.6f && p->gen.top_p == 0.9f);
+    assert_true(p->gen.repetition == 1);
     assert_int_equal(p->gen.n_top, -1);
     assert_false(p->stream || p->has_seed || p->gen.no_cache || p->gen.ignore_eos);
     assert_null(p->model);
@@ -321,7 +322,20 @@ static void test_damaged_bodies(void **state)
     }
 }
 
+static void test_one_sampling_field_turns_the_mild_default_off(void **state)
+{
+    struct params *p = parse_ok(PARAMS_CHAT, "{" MSG ",\"top_k\":5}");
+
+    (void)state;
+    assert_true(p->gen.temperature == 1 && p->gen.top_p == 1 && p->gen.top_k == 5);
+    params_free(p);
+    p = parse_ok(PARAMS_CHAT, "{" MSG ",\"temperature\":null,\"top_p\":null}");
+    assert_true(p->gen.temperature == 0.6f && p->gen.top_p == 0.9f);
+    params_free(p);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_one_sampling_field_turns_the_mild_default_off),
     cmocka_unit_test(test_defaults),
     cmocka_unit_test(test_every_value_arrives),
     cmocka_unit_test(test_prompt_shapes),
