@@ -8,9 +8,9 @@
  * Policy `chunked`: decode tokens first, the rest of the step token budget goes to
  * prefill chunks (several prompts may share it; short ones are not starved by a long
  * one). `colocated`: whole prompts, prefill steps before decode, bounded in a row. Oldest
- * request first; out of KV the youngest running one is preempted and recomputed later
- * with its seniority kept. A prompt that cannot get KV does not block smaller ones behind
- * it for longer than the aging bound. */
+ * request first; the rule and its bounds stand in sched_form.c. Out of KV the youngest
+ * running one is preempted and recomputed later with its seniority kept. A prompt that
+ * cannot get KV does not block smaller ones behind it for longer than the aging bound. */
 #ifndef SERVE_SCHED_H
 #define SERVE_SCHED_H
 

@@ -7,8 +7,8 @@
  *
  * Prefill, policy `chunked`: what decoding leaves of the budget, P tokens. Let O be the
  * oldest prompt being prefilled (or, if there is none, the oldest waiting one).
- *   1. Prompts whose rest is in a lower size class than O's (at most about half of it),
- *      running or waiting, share floor(P / 2), shortest first.
+ *   1. Prompts whose rest is in a lower size class (powers of two) than O's, running or
+ *      waiting, share floor(P / 2), shortest first.
  *   2. Then prompts by age, running before waiting, take what is left, O first.
  * Bounds: O gets at least ceil(P / 2) tokens in each step. A prompt that is shorter than
  * O and has a place is done after at most 2 (T / P + 1) steps, T = what is left of those
