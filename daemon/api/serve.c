@@ -53,7 +53,7 @@ static void headers_add(struct MHD_Response *r, const struct conn *c)
     }
     if (c->allow)
         MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, c->allow);
-    if (c->unread)
+    if (c->unread || atomic_load(&c->h->draining))
         MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
 }
 
@@ -392,18 +392,21 @@ void serve_socket(void *cls, struct MHD_Connection *mhd, void **context,
     struct listener *l = cls;
     struct http *h = l->h;
     const union MHD_ConnectionInfo *fd;
-    int one = 1;
+    int one = 1, limit = h->cfg.max_connections;
 
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
         if (!l->local) /* a frame a packet: tokens are not to wait for more */
             setsockopt(fd->connect_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
         *context = watch_add(h->watch, fd->connect_fd);
-        atomic_fetch_add(&h->connections, 1);
+        if (atomic_fetch_add(&h->connections, 1) + 1 >= limit / 5 * 4 &&
+            !atomic_exchange(&h->crowded, true))
+            log_warn("80 %% of the %d connections that are allowed are open", limit);
     } else {
         watch_del(h->watch, *context);
         *context = NULL;
-        atomic_fetch_sub(&h->connections, 1);
+        if (atomic_fetch_sub(&h->connections, 1) - 1 < limit / 2)
+            atomic_store(&h->crowded, false);
     }
     if (!atomic_load(&h->stopping))
         metric_set(h->page, M_CONNECTIONS, 0, atomic_load(&h->connections));

@@ -37,6 +37,7 @@ struct http {
     struct watch *watch;
     struct queue *idle; /* pushed when the last request completed during the stop */
     atomic_bool draining, stopping;
+    atomic_bool crowded; /* told that connections run out */
     atomic_int refs, active, connections, requests;
     atomic_size_t body_bytes; /* request bodies in memory, all connections */
     atomic_int_fast64_t

@@ -24,6 +24,7 @@
 #include "daemon/api/answer.h"
 #include "daemon/api/conn.h"
 #include "daemon/api/server.h"
+#include "daemon/serve/metrics.h"
 
 enum { SCAN_US = 250000, DEAD_US = 1000000 };
 
@@ -141,7 +142,7 @@ void watch_abort_all(struct watch *w, const struct err *e)
 
 /* The server cannot answer while a body is still coming, but no byte of an answer was
  * sent yet, so the socket is ours to write to. */
-static void answer_slow_body(struct sock *s)
+static void answer_slow_body(struct watch *w, struct sock *s)
 {
     struct err e;
     struct buf body, all;
@@ -156,6 +157,7 @@ static void answer_slow_body(struct sock *s)
                body.len, body.p);
     if (send(s->fd, all.p, all.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         log_debug("no room for a 408 answer");
+    http_count(w->h, M_HTTP, 3, 1);
     cut(s, SHUT_WR);
     buf_done(&body);
     buf_done(&all);
@@ -177,7 +179,7 @@ static void check_deadline(struct watch *w, struct sock *s, int64_t now)
         break;
     case SOCK_BODY:
         if (age > cfg->body_us)
-            answer_slow_body(s);
+            answer_slow_body(w, s);
         break;
     case SOCK_DEAD:
         if (age > DEAD_US)

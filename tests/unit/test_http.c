@@ -355,8 +355,11 @@ static void test_drain_and_health(void **state)
     buf_clear(&c.in);
     post(&c, "/v1/completions", WHOLE);
     expect_status(&c, 503);
-    read_until(&c, "}}");
-    buf_clear(&c.in);
+    while (more(&c)) /* kept alive no longer */
+        continue;
+    assert_non_null(strstr(c.in.p, "Connection: close\r\n"));
+    hang_up(&c);
+    dial(&c);
     get(&c, "/healthz");
     expect_status(&c, 200);
     while (fake_step(&fake))

@@ -3,6 +3,7 @@
 #include "tests/test.h"
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "daemon/api/params.h"
 
 #define MSG "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
@@ -40,7 +41,7 @@ static void test_defaults(void **state)
     assert_int_equal(p->n, 1);
     assert_int_equal(p->max_tokens, -1);
     assert_true(p->gen.temperature == 0.6f && p->gen.top_p == 0.9f);
-    assert_true(p->gen.repetition == 1);
+    assert_true(p->gen.min_p == 0 && p->gen.repetition == 1 && p->gen.top_k == 0);
     assert_int_equal(p->gen.n_top, -1);
     assert_false(p->stream || p->has_seed || p->gen.no_cache || p->gen.ignore_eos);
     assert_null(p->model);
@@ -334,6 +335,28 @@ static void test_one_sampling_field_turns_the_mild_default_off(void **state)
     params_free(p);
 }
 
+static void test_each_allocation_fails_once(void **state)
+{
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
+                               "\"text\",\"text\":\"a\"}]}],"
+                               "\"stop_token_ids\":[1],\"logit_bias\":{\"5\":1}}";
+    struct params *p = NULL;
+    struct err e = {0};
+    int n = 1;
+
+    (void)state;
+    for (; n < 100; n++) {
+        mem_fail_at(n);
+        if (params_parse(body, strlen(body), PARAMS_CHAT, &p, &e) == 0)
+            break;
+        assert_int_equal(e.code, ERR_NOMEM);
+        assert_null(p);
+    }
+    mem_fail_at(0);
+    assert_int_equal(n, 5); /* messages, parts, ids, biases */
+    params_free(p);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_one_sampling_field_turns_the_mild_default_off),
     cmocka_unit_test(test_defaults),
@@ -347,5 +370,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_echo_without_output),
     cmocka_unit_test(test_vocabulary),
     cmocka_unit_test(test_damaged_bodies),
+    cmocka_unit_test(test_each_allocation_fails_once),
 };
 TEST_MAIN("params", tests)
