@@ -192,15 +192,32 @@ static void unit_splits(const struct attn_job *j, const struct attn_unit *u, int
     *ret_hi = row_pos(j, u, u->n_a - 1) / ATTN_SPLIT + 1;
 }
 
+/* A part of the context of a unit of one KV head; u = NULL: none. */
+struct task {
+    const struct attn_unit *u;
+    int kv_head, split;
+};
+
+static bool task_empty(const struct attn_job *j, const struct task *t)
+{
+    int lo, hi;
+
+    if (!t->u)
+        return true;
+    unit_splits(j, t->u, &lo, &hi);
+    return t->split < lo || t->split >= hi;
+}
+
 /* The head blocks that a unit sees of one part; places that it does not see point to a
  * neighbour that it does. */
 struct blocks {
     const char *k[ATTN_BLOCKS], *v[ATTN_BLOCKS];
 };
 
-static void find_blocks(const struct attn_job *j, const struct attn_unit *u, int kv_head,
-                        int split, struct blocks *bl)
+static void find_blocks(const struct attn_job *j, const struct task *t, struct blocks *bl)
 {
+    const struct attn_unit *u = t->u;
+    int kv_head = t->kv_head, split = t->split;
     const struct kv_layout *l = &j->o->kv->layout;
     const int32_t *table =
         j->table + (size_t)u->item * (size_t)j->o->span.max_blocks + split * ATTN_BLOCKS;
@@ -235,6 +252,24 @@ static bool set_limits(const struct attn_job *j, const struct attn_unit *u, int 
     return any;
 }
 
+/* Point p to the blocks of t and, where memory is the bound, to those of the task after.
+ */
+static void part_blocks(const struct attn_job *j, const struct task *t,
+                        const struct task *after, struct attn_part *p,
+                        struct blocks bl[2])
+{
+    p->next = NULL;
+    if (!task_empty(j, t)) {
+        find_blocks(j, t, &bl[0]);
+        p->k = bl[0].k;
+        p->v = bl[0].v;
+    }
+    if (p->stream && !task_empty(j, after)) {
+        find_blocks(j, after, &bl[1]);
+        p->next = bl[1].k;
+    }
+}
+
 static void part_init(const struct attn_job *j, const struct attn_unit *u,
                       struct attn_part *p)
 {
@@ -245,46 +280,63 @@ static void part_init(const struct attn_job *j, const struct attn_unit *u,
     p->stream = u->n_a <= ATTN_A;
 }
 
-static void whole_unit(const struct attn_job *j, const struct attn_unit *u, int kv_head,
+/* The A-rows a0.. of a part, folded into the running ones. */
+static void whole_part(const struct attn_job *j, const struct task *t, int a0,
+                       struct attn_part *p, const struct attn_local *w)
+{
+    int left = t->u->n_a - a0;
+
+    p->n_a = left < ATTN_A ? left : ATTN_A;
+    p->q = w->q + (size_t)a0 * (size_t)j->pad;
+    p->o = w->part;
+    if (!set_limits(j, t->u, a0, t->split, p))
+        return;
+    j->kern->part(p);
+    for (int a = 0; a < p->n_a; a++)
+        if (p->hi[a] > p->lo[a])
+            j->kern->merge(&w->m[a0 + a], &w->l[a0 + a],
+                           w->o + (size_t)(a0 + a) * (size_t)j->pad, p->m[a], p->l[a],
+                           p->o + (size_t)a * (size_t)j->pad, j->pad);
+}
+
+/* The n-th unit to be done: the last rows of a prompt, the heaviest, come first. */
+static struct task unit_at(const struct attn_job *j, int n)
+{
+    int u = j->n_units - 1 - n, kv = j->o->n_kv_head, hi;
+    struct task t = {NULL, 0, 0};
+
+    if (n >= j->n_units)
+        return t;
+    t.u = &j->sc->units[u / kv];
+    t.kv_head = u % kv;
+    unit_splits(j, t.u, &t.split, &hi);
+    return t;
+}
+
+static void whole_unit(const struct attn_job *j, struct task t, const struct task *after,
                        const struct attn_local *w)
 {
-    struct blocks bl[2]; /* of this part and of the next */
+    const struct attn_unit *u = t.u;
+    struct blocks bl[2];
     struct attn_part p;
     int lo, hi;
 
     part_init(j, u, &p);
-    pack_unit(j, u, kv_head, w->q);
+    pack_unit(j, u, t.kv_head, w->q);
     unit_splits(j, u, &lo, &hi);
-    find_blocks(j, u, kv_head, lo, &bl[lo % 2]);
     memset(w->o, 0, (size_t)u->n_a * (size_t)j->pad * sizeof(float));
     for (int a = 0; a < u->n_a; a++) {
         w->m[a] = -INFINITY;
         w->l[a] = 0;
     }
-    for (int s = lo; s < hi; s++) {
-        p.k = bl[s % 2].k;
-        p.v = bl[s % 2].v;
-        p.next = NULL;
-        if (s + 1 < hi) {
-            find_blocks(j, u, kv_head, s + 1, &bl[(s + 1) % 2]);
-            p.next = p.stream ? bl[(s + 1) % 2].k : NULL;
-        }
-        for (int a0 = 0; a0 < u->n_a; a0 += ATTN_A) {
-            p.n_a = u->n_a - a0 < ATTN_A ? u->n_a - a0 : ATTN_A;
-            p.q = w->q + (size_t)a0 * (size_t)j->pad;
-            p.o = w->part;
-            if (!set_limits(j, u, a0, s, &p))
-                continue;
-            j->kern->part(&p);
-            for (int a = 0; a < p.n_a; a++)
-                if (p.hi[a] > p.lo[a])
-                    j->kern->merge(&w->m[a0 + a], &w->l[a0 + a],
-                                   w->o + (size_t)(a0 + a) * (size_t)j->pad, p.m[a],
-                                   p.l[a], p.o + (size_t)a * (size_t)j->pad, j->pad);
-        }
+    for (; t.split < hi; t.split++) {
+        struct task next = {u, t.kv_head, t.split + 1};
+        part_blocks(j, &t, t.split + 1 < hi ? &next : after, &p, bl);
+        for (int a0 = 0; a0 < u->n_a; a0 += ATTN_A)
+            whole_part(j, &t, a0, &p, w);
     }
     for (int a = 0; a < u->n_a; a++)
-        j->kern->finish(j->y + out_index(j, u, kv_head, a, j->o->y.ld),
+        j->kern->finish(j->y + out_index(j, u, t.kv_head, a, j->o->y.ld),
                         w->o + (size_t)a * (size_t)j->pad, w->l[a], j->o->head_dim);
 }
 
@@ -292,12 +344,13 @@ static void whole_member(void *arg, int member, int n_members)
 {
     struct attn_job *j = arg;
     struct attn_local w = local_of(j, member);
-    int i;
+    struct task t = unit_at(j, atomic_fetch_add(&j->next, 1));
 
     (void)n_members;
-    while ((i = atomic_fetch_add(&j->next, 1)) < j->n_units) {
-        int u = j->n_units - 1 - i, kv = j->o->n_kv_head;
-        whole_unit(j, &j->sc->units[u / kv], u % kv, &w);
+    while (t.u) {
+        struct task after = unit_at(j, atomic_fetch_add(&j->next, 1));
+        whole_unit(j, t, &after, &w);
+        t = after;
     }
 }
 
@@ -317,41 +370,26 @@ static float *cell_of(const struct attn_job *j, int a, int part)
     return j->sc->part_mem + at * cell_floats(j);
 }
 
-static bool sees_part(const struct attn_job *j, const struct attn_unit *u, int split)
+static void unit_part(const struct attn_job *j, const struct task *t,
+                      const struct task *after, int part, const struct attn_local *w)
 {
-    int lo, hi;
-
-    unit_splits(j, u, &lo, &hi);
-    return split >= lo && split < hi;
-}
-
-static void unit_part(const struct attn_job *j, const struct attn_unit *u, int kv_head,
-                      int split, int part, const struct attn_local *w)
-{
-    struct blocks bl, next;
+    const struct attn_unit *u = t->u;
+    struct blocks bl[2];
     struct attn_part p;
 
     part_init(j, u, &p);
-    p.k = bl.k;
-    p.v = bl.v;
-    if (sees_part(j, u, split)) {
-        pack_unit(j, u, kv_head, w->q);
-        find_blocks(j, u, kv_head, split, &bl);
-    }
-    if (p.stream && sees_part(j, u, split + 1)) {
-        find_blocks(j, u, kv_head, split + 1, &next);
-        p.next = next.k;
-    }
+    part_blocks(j, t, after, &p, bl);
+    pack_unit(j, u, t->kv_head, w->q);
     for (int a0 = 0; a0 < u->n_a; a0 += ATTN_A) {
         bool any;
         p.n_a = u->n_a - a0 < ATTN_A ? u->n_a - a0 : ATTN_A;
         p.q = w->q + (size_t)a0 * (size_t)j->pad;
         p.o = w->part;
-        any = set_limits(j, u, a0, split, &p);
+        any = set_limits(j, u, a0, t->split, &p);
         if (any)
             j->kern->part(&p);
         for (int a = 0; a < p.n_a; a++) {
-            float *cell = cell_of(j, kv_head * j->n_a + u->first + a0 + a, part);
+            float *cell = cell_of(j, t->kv_head * j->n_a + u->first + a0 + a, part);
             cell[j->pad] = any && p.hi[a] > p.lo[a] ? p.m[a] : -INFINITY;
             cell[j->pad + 1] = p.l[a];
             if (cell[j->pad] > -INFINITY)
@@ -393,21 +431,35 @@ static void finish_rows(const struct attn_job *j, int lo, int hi)
         }
 }
 
+/* Pair i of a round of n parts from `base` on. */
+static struct task pair_at(const struct attn_job *j, int i, int n, int base)
+{
+    int kv = j->o->n_kv_head;
+    struct task t = {&j->sc->units[i / n / kv], i / n % kv, base + i % n};
+
+    return t;
+}
+
 static void split_member(void *arg, int member, int n_members)
 {
     struct attn_job *j = arg;
     struct attn_local w = local_of(j, member);
-    int kv = j->o->n_kv_head, lo, hi, from, to;
+    int lo, hi, from, to;
 
-    cpu_share(j->n_a * kv, member, n_members, &lo, &hi);
+    cpu_share(j->n_a * j->o->n_kv_head, member, n_members, &lo, &hi);
     for (int base = 0; base < j->n_splits; base += j->round) {
         int left = j->n_splits - base, n = left < j->round ? left : j->round;
         cpu_share(j->n_units * n, member, n_members, &from, &to);
-        for (int i = from; i < to; i++)
-            unit_part(j, &j->sc->units[i / n / kv], i / n % kv, base + i % n, i % n, &w);
+        for (int i = from; i < to; i++) {
+            struct task t = pair_at(j, i, n, base), after = {NULL, 0, 0};
+            if (i + 1 < to)
+                after = pair_at(j, i + 1, n, base);
+            unit_part(j, &t, &after, i % n, &w);
+        }
         team_sync(j->cb->team);
         merge_rows(j, lo, hi, n, base == 0);
-        team_sync(j->cb->team);
+        if (base + j->round < j->n_splits)
+            team_sync(j->cb->team); /* the cells are free again */
     }
     finish_rows(j, lo, hi);
 }

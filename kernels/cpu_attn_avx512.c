@@ -19,7 +19,7 @@
  * (peak 465 GFLOP/s, 40 GB/s):
  *
  *   prefill 2048    BF16 66-70 %, F16 37 % of the BF16 peak
- *   one row at depth 2048    BF16 74-90 %, F16 78-87 % of the read bandwidth
+ *   one row at depth 2048    90 % and more of the read bandwidth
  *
  * Tried: prefetch into L1 (as good as half: its few miss buffers bound it), none (70 %),
  * in bursts (50 %).
@@ -181,14 +181,14 @@ INLINE void values_step(enum kind kind, int R, int NB, const uint32_t *a, const 
                         a[r * (kind == BF16 ? ATTN_SPLIT / 2 : ATTN_SPLIT)], b[j]);
 }
 
-/* A sixteenth of the first group of K that this thread turns to next. */
-INLINE void fetch_next(const struct attn_part *p, int b)
+/* The share of step i (of a block's n) in the K that this thread turns to next. Values
+ * ask for little themselves, V is there by then; so memory has no pause between parts. */
+INLINE void fetch_next(const struct attn_part *p, int b, int i, int n)
 {
-    size_t bytes = (size_t)p->pad * KV_BLOCK_TOK * 2 / ATTN_BLOCKS;
+    size_t bytes = (size_t)p->pad * KV_BLOCK_TOK * 2 / (size_t)n;
 
-    for (int j = 0; j < GROUP; j++)
-        for (size_t i = 0; i < bytes; i += LINE)
-            _mm_prefetch(p->next[j] + (size_t)b * bytes + i, _MM_HINT_T1);
+    for (size_t at = 0; at < bytes; at += LINE)
+        _mm_prefetch(p->next[b] + (size_t)i * bytes + at, _MM_HINT_T1);
 }
 
 /* NB vectors of dimensions from `dim` on, over positions of blocks b0.. up to end. */
@@ -197,6 +197,7 @@ INLINE void values(enum kind kind, int R, int NB, const struct attn_part *p, int
 {
     const uint32_t *a = kind == BF16 ? w->w[0] : (const uint32_t *)(const void *)w->s[0];
     size_t row = (size_t)p->pad * 2 * (size_t)word_span(kind);
+    bool ahead = p->next && dim == 0;
     __m512 acc[ATTN_A][GROUP];
 
     for (int r = 0; r < R; r++)
@@ -206,10 +207,11 @@ INLINE void values(enum kind kind, int R, int NB, const struct attn_part *p, int
         const char *v = p->v[b] + (size_t)(dim / LANES) * vec_bytes(kind);
         int left = end - b * LANES, n = (left > LANES ? LANES : left) / word_span(kind);
         const uint32_t *at = a + b * LANES / word_span(kind);
-        if (p->next && dim == 0)
-            fetch_next(p, b);
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n; i++) {
+            if (ahead)
+                fetch_next(p, b, i, LANES / word_span(kind));
             values_step(kind, R, NB, at + i, v + (size_t)i * row, false, acc);
+        }
         if (kind == BF16 && left < LANES && left % 2)
             values_step(kind, R, NB, at + n, v + (size_t)n * row, true, acc);
     }
