@@ -369,12 +369,42 @@ static void test_cork(void **state)
     pair_close(&p);
 }
 
+/* What a signal handler sends by itself is a frame like any other, however long. */
+static void test_fail_frame(void **state)
+{
+    (void)state;
+    static char path[2000];
+
+    memset(path, 'p', sizeof(path) - 1);
+    for (int i = 0; i < 2; i++) {
+        struct pair p;
+        struct err e;
+        enum wire_kind k;
+        const void *pl;
+        size_t n;
+        struct wire_fail f;
+        uint8_t frame[WIRE_FAIL_BYTES];
+        pair_open(&p, 1 << 20);
+        n = wire_fail_frame(frame, ERR_CORRUPT, "cut short: ", i ? path : "m.gguf");
+        assert_true(n <= sizeof(frame));
+        assert_int_equal(write(p.raw, frame, n), n);
+        assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+        assert_int_equal(k, WIRE_FAIL);
+        assert_int_equal(wire_parse(k, pl, n, &f, &e), 0);
+        assert_int_equal(f.code, ERR_CORRUPT);
+        assert_int_equal(strlen(f.msg),
+                         i ? sizeof(f.msg) - 1 : strlen("cut short: m.gguf"));
+        pair_close(&p);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_add),
     cmocka_unit_test(test_add_damaged),      cmocka_unit_test(test_tokens),
     cmocka_unit_test(test_tokens_damaged),   cmocka_unit_test(test_bad_heads),
     cmocka_unit_test(test_struct_checks),    cmocka_unit_test(test_deaf_peer_is_cut),
     cmocka_unit_test(test_close_after_data), cmocka_unit_test(test_cork),
+    cmocka_unit_test(test_fail_frame),
 };
 
 TEST_MAIN("wire", tests)
