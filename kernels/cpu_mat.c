@@ -21,7 +21,7 @@
 #include "base/team.h"
 #include "kernels/cpu_pool.h"
 
-enum { LINE = 64, GROUP_BYTES = 384 << 10, PARALLEL_BYTES = 256 << 10 };
+enum { LINE = 64, GROUP_BYTES = 384 << 10, PARALLEL_BYTES = 256 << 10, PUT_CHUNKS = 8 };
 /* Up to this many rows, if all members' copies are within PRIVATE_SUM rows. */
 enum { PRIVATE_ROWS = 4, PRIVATE_SUM = 32 };
 
@@ -278,40 +278,75 @@ struct run {
     struct team *team;
     uint8_t *scratch;
     unsigned forms; /* bit f: some matrix wants form f */
+    int n_meta;
     bool private;
 };
 
-/* A row that only fills the tile; meta is NULL but for int8. */
-static void zero_row(const struct act *a, int w, int r, uint8_t *tile, float *meta)
+/* n chunks of a row that only fills its tile; meta is NULL but for int8. */
+static void zero_row(int n, int w, int r, uint8_t *tile, float *meta)
 {
-    for (int c = 0; c < a->n_chunks; c++) {
+    for (int c = 0; c < n; c++) {
         memset(tile + (size_t)(c * w + r) * MAT_ROW_BYTES, 0, MAT_ROW_BYTES);
         for (int i = 0; i < META_COUNT && meta; i++)
             meta[(c * META_COUNT + i) * w + r] = 0;
     }
 }
 
-/* Rows from..to-1 of x, and the zeros that fill the last tile when `to` is its end. */
-static void put_rows(const struct run *r, const struct act *a, int from, int to)
+/* What part of the tiles a member makes: tiles t0..t1-1, chunks c0..c1-1 of form f. */
+struct part {
+    enum mat_form f;
+    int t0, t1, c0, c1;
+};
+
+/* Chunks c0..c1-1 of one tile. */
+static void put_tile(const struct run *r, const struct act *a, enum mat_form f, int tile,
+                     int c0, int c1)
 {
     const struct cpu_product *p = r->p;
-    int cols = p->m[0]->cols;
-    int end = to == p->n_rows ? filled_rows(to) : to;
+    int step = mat_form_elems(f), cols = p->m[0]->cols;
+    int k0 = c0 * step, k1 = c1 * step < cols ? c1 * step : cols;
+    int n = tile_rows(p->n_rows, tile), w = WIDTHS[width_index(n)];
+    const float *row = p->x + (size_t)(tile * MAT_TILE) * (size_t)p->x_ld + k0;
+    uint8_t *x = act_tile(a, tile) + (size_t)(c0 * w) * MAT_ROW_BYTES;
+    float *meta = a->meta ? act_meta(a, tile) + c0 * w * META_COUNT : NULL;
+
+    for (int i = 0; i < w; i++, row += p->x_ld)
+        if (i < n)
+            r->isa->put_row(f, row, k1 - k0, w, i, r->n_meta, x, meta);
+        else
+            zero_row(c1 - c0, w, i, x, meta);
+}
+
+/* A few chunks of all rows of a tile at a time: all of K would not stay in L1. */
+static void put_part(const struct run *r, const struct act *a, const struct part *part)
+{
+    for (int t = part->t0; t < part->t1; t++)
+        for (int c = part->c0; c < part->c1; c += PUT_CHUNKS) {
+            int end = c + PUT_CHUNKS < part->c1 ? c + PUT_CHUNKS : part->c1;
+            put_tile(r, a, part->f, t, c, end);
+        }
+}
+
+/* Part `part` of `parts` of the tiles. Many rows: whole tiles, as row-wise ops before
+ * have left them in the caches. Few rows: ranges of K, so that nobody shares a line with
+ * others, and members read what they wrote as their share of the product before. */
+static void put_tiles(const struct run *r, const struct act a[FORM_COUNT], int64_t part,
+                      int64_t parts)
+{
+    int n_tiles = (r->p->n_rows + MAT_TILE - 1) / MAT_TILE;
 
     for (int f = 0; f < FORM_COUNT; f++) {
+        struct part q = {f, 0, n_tiles, 0, a[f].n_chunks};
         if (!(r->forms >> f & 1))
             continue;
-        for (int i = from; i < end; i++) {
-            int tile = i / MAT_TILE;
-            int w = WIDTHS[width_index(tile_rows(p->n_rows, tile))];
-            uint8_t *to_x = act_tile(&a[f], tile);
-            float *meta = act_meta(&a[f], tile);
-            if (i < p->n_rows)
-                r->isa->put_row(f, p->x + (size_t)i * (size_t)p->x_ld, cols, w,
-                                i % MAT_TILE, to_x, meta);
-            else
-                zero_row(&a[f], w, i % MAT_TILE, to_x, meta);
+        if (n_tiles >= 2 * parts) {
+            q.t0 = (int)(n_tiles * part / parts);
+            q.t1 = (int)(n_tiles * (part + 1) / parts);
+        } else {
+            q.c0 = (int)(a[f].n_chunks * part / parts);
+            q.c1 = (int)(a[f].n_chunks * (part + 1) / parts);
         }
+        put_part(r, &a[f], &q);
     }
 }
 
@@ -388,18 +423,16 @@ static void do_share(const struct run *r, const struct act *a, int member, int n
 static void product_member(void *arg, int member, int n_members)
 {
     const struct run *r = arg;
-    const struct cpu_product *p = r->p;
     struct act a[FORM_COUNT];
-    int rows = filled_rows(p->n_rows), cols = p->m[0]->cols;
+    int rows = filled_rows(r->p->n_rows), cols = r->p->m[0]->cols;
 
     if (r->private) {
-        act_init(a, r->scratch + (size_t)member * slot_bytes((size_t)rows, cols), rows,
-                 cols);
-        put_rows(r, a, 0, p->n_rows);
+        size_t slot = slot_bytes((size_t)rows, cols);
+        act_init(a, r->scratch + (size_t)member * slot, rows, cols);
+        put_tiles(r, a, 0, 1);
     } else {
         act_init(a, r->scratch, rows, cols);
-        put_rows(r, a, (int)((int64_t)p->n_rows * member / n_members),
-                 (int)((int64_t)p->n_rows * (member + 1) / n_members));
+        put_tiles(r, a, member, n_members);
         team_sync(r->team);
     }
     do_share(r, a, member, n_members);
@@ -416,6 +449,8 @@ void cpu_product_run(struct team *t, const struct cpu_product *p)
     for (int j = 0; j < p->n_out; j++) {
         assert(p->m[j]->cols == p->m[0]->cols && p->m[j]->isa == p->isa);
         r.forms |= 1u << p->m[j]->form;
+        if (mat_n_meta(p->m[j]->scale) > r.n_meta)
+            r.n_meta = mat_n_meta(p->m[j]->scale);
     }
     r.scratch = (uint8_t *)((s + LINE - 1) / LINE * LINE);
     r.private =

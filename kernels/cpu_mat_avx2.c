@@ -29,7 +29,7 @@ INLINE int32_t sum8(__m256i v)
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
 }
 
-static void quant_chunk(const float *x, uint8_t *out, float *meta, int w)
+static void quant_chunk(const float *x, uint8_t *out, float *meta, int w, int n_meta)
 {
     __m256 top = _mm256_setzero_ps();
     __m256i q[4];
@@ -50,13 +50,16 @@ static void quant_chunk(const float *x, uint8_t *out, float *meta, int w)
     _mm256_storeu_si256((__m256i *)out, b);
     meta[META_D * w] = d;
     meta[META_S * w] = d * (float)(lo + hi);
-    im[META_N * w] = -(lo + hi);
-    im[META_LO * w] = -lo;
-    im[META_HI * w] = -hi;
+    if (n_meta > META_N)
+        im[META_N * w] = -(lo + hi);
+    if (n_meta > META_LO) {
+        im[META_LO * w] = -lo;
+        im[META_HI * w] = -hi;
+    }
 }
 
 static void put_row(enum mat_form form, const float *x, int cols, int w, int r,
-                    uint8_t *tile, float *meta)
+                    int n_meta, uint8_t *tile, float *meta)
 {
     int step = mat_form_elems(form);
 
@@ -67,7 +70,7 @@ static void put_row(enum mat_form form, const float *x, int cols, int w, int r,
         if (cols - c * step < step)
             in = memcpy(part, in, (size_t)(cols - c * step) * sizeof(float));
         if (form == FORM_Q8)
-            quant_chunk(in, out, meta + (size_t)c * META_COUNT * w + r, w);
+            quant_chunk(in, out, meta + (size_t)c * META_COUNT * w + r, w, n_meta);
         else if (form == FORM_F32)
             memcpy(out, in, MAT_ROW_BYTES);
         else

@@ -21,7 +21,7 @@ INLINE float max32(__m512 a, __m512 b)
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
 
-INLINE void quant_chunk(const float *x, uint8_t *q, float *meta, int w)
+INLINE void quant_chunk(const float *x, uint8_t *q, float *meta, int w, int n_meta)
 {
     __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
     float top = max32(a, b);
@@ -41,20 +41,23 @@ INLINE void quant_chunk(const float *x, uint8_t *q, float *meta, int w)
     _mm256_storeu_si256((__m256i *)q, codes);
     meta[META_D * w] = d;
     meta[META_S * w] = d * (float)(lo + hi);
-    im[META_N * w] = -(lo + hi);
-    im[META_LO * w] = -lo;
-    im[META_HI * w] = -hi;
+    if (n_meta > META_N)
+        im[META_N * w] = -(lo + hi);
+    if (n_meta > META_LO) {
+        im[META_LO * w] = -lo;
+        im[META_HI * w] = -hi;
+    }
 }
 
 static void put_row(enum mat_form form, const float *x, int cols, int w, int r,
-                    uint8_t *tile, float *meta)
+                    int n_meta, uint8_t *tile, float *meta)
 {
     int step = mat_form_elems(form);
 
     tile += r * MAT_ROW_BYTES;
     for (int k = 0; k < cols; k += step, tile += w * MAT_ROW_BYTES) {
         if (form == FORM_Q8) { /* whole blocks only */
-            quant_chunk(x + k, tile, meta + r, w);
+            quant_chunk(x + k, tile, meta + r, w, n_meta);
             meta += META_COUNT * w;
             continue;
         }

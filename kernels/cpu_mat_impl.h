@@ -105,9 +105,9 @@ struct mat_out {
 
 struct mat_isa {
     const mat_tile_fn (*tile)[MAT_N_WIDTHS]; /* [KIND_COUNT] */
-    /* Row r of a tile of width w from cols values. */
+    /* Row r of a tile of width w from cols values; of meta the first n_meta arrays. */
     void (*put_row)(enum mat_form form, const float *x, int cols, int w, int r,
-                    uint8_t *tile, float *meta);
+                    int n_meta, uint8_t *tile, float *meta);
     void (*finish)(const struct mat_out *o, const float *acc);
     void (*finish_glu)(const struct mat_out *o, const float *gate, const float *up);
 };
@@ -117,6 +117,14 @@ extern const struct mat_isa mat_isa_ref, mat_isa_avx2, mat_isa_avx512;
 static inline int mat_form_elems(enum mat_form f)
 {
     return f == FORM_Q8 ? 32 : f == FORM_BF16 ? 16 : 8;
+}
+
+/* How many of the arrays of enum mat_meta a product needs. */
+static inline int mat_n_meta(enum mat_scale s)
+{
+    if (s == SCALE_K6)
+        return META_COUNT;
+    return s == SCALE_D ? META_N + 1 : META_S + 1;
 }
 
 /* cpu_mat_pack.c */

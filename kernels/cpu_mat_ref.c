@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* ---- activations ---- */
-static void quant_chunk(const float *x, int n, int8_t *q, float *meta, int w)
+static void quant_chunk(const float *x, int n, int8_t *q, float *meta, int w, int n_meta)
 {
     float top = 0;
     int sum[2] = {0, 0};
@@ -29,12 +29,12 @@ static void quant_chunk(const float *x, int n, int8_t *q, float *meta, int w)
     int32_t neg[3] = {-(sum[0] + sum[1]), -sum[0], -sum[1]};
     meta[META_D * w] = d;
     meta[META_S * w] = d * (float)(sum[0] + sum[1]);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < n_meta - META_N; i++)
         memcpy(meta + (META_N + i) * w, &neg[i], 4);
 }
 
 static void put_row(enum mat_form form, const float *x, int cols, int w, int r,
-                    uint8_t *tile, float *meta)
+                    int n_meta, uint8_t *tile, float *meta)
 {
     int step = mat_form_elems(form);
 
@@ -43,7 +43,8 @@ static void put_row(enum mat_form form, const float *x, int cols, int w, int r,
         uint8_t *out = tile + (size_t)(c * w + r) * MAT_ROW_BYTES;
         const float *in = x + c * step;
         if (form == FORM_Q8) {
-            quant_chunk(in, n, (int8_t *)out, meta + (size_t)c * META_COUNT * w + r, w);
+            quant_chunk(in, n, (int8_t *)out, meta + (size_t)c * META_COUNT * w + r, w,
+                        n_meta);
             continue;
         }
         memset(out, 0, MAT_ROW_BYTES);
@@ -99,6 +100,18 @@ static void dot_half(const uint32_t w[8][16], int half, const uint8_t *x, int32_
     }
 }
 
+/* Minus the sum of x that the zero point multiplies: by halves where scales are, else all
+ * in the first. */
+static int32_t start_of(const struct cpu_mat *m, int half, const float *meta, int width)
+{
+    int32_t neg = 0;
+    int at = m->scale == SCALE_K6 ? META_LO + half : META_N;
+
+    if (m->scale == SCALE_K6 || (m->scale == SCALE_D && half == 0))
+        memcpy(&neg, meta + at * width, 4);
+    return neg;
+}
+
 static void quant_tile(const struct cpu_mat *m, const uint8_t *panel, const uint8_t *x,
                        const float *meta, float *acc, int width)
 {
@@ -112,7 +125,7 @@ static void quant_tile(const struct cpu_mat *m, const uint8_t *panel, const uint
         get_scales(m, panel, c, &s);
         for (int r = 0; r < width; r++, x += MAT_ROW_BYTES) {
             for (int h = 0; h < 2; h++) {
-                memcpy(&neg, meta + (META_LO + h) * width + r, 4);
+                neg = start_of(m, h, meta + r, width);
                 dot_half((const uint32_t(*)[16])w, h, x, neg * zero, sum[h]);
             }
             float d = meta[META_D * width + r], xs = meta[META_S * width + r];
