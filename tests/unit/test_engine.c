@@ -271,6 +271,53 @@ static void test_same_seed_same_tokens(void **state)
     assert_int_equal(stop(&s), 0);
 }
 
+/* With two steps in flight: out of KV and computed again, or with a cached prefix, it is
+ * still the same. */
+static void test_preempted_same_tokens(void **state)
+{
+    (void)state;
+    struct side s;
+    static struct answer alone[1], again[1], many[16];
+    struct engine_cfg cfg = base_cfg();
+
+    memset(alone, 0, sizeof(alone));
+    memset(again, 0, sizeof(again));
+    memset(many, 0, sizeof(many));
+    cfg.max_seqs = 16; /* the pool of 1 MiB holds half of what they need */
+    open_side(&s, &cfg);
+    struct wire_add r = request(3, 10, 500);
+    ask(&s, &r);
+    collect(&s, alone, 3, 1);
+    for (uint64_t i = 0; i < 16; i++) {
+        r = request(100 + i, 10, 500);
+        r.params.seed = i == 15 ? 3 : 50 + i; /* the youngest goes first when KV is out */
+        ask(&s, &r);
+    }
+    collect(&s, many, 100, 16);
+    assert_true(metric_get(s.page, M_PREEMPTIONS, 0) > 0);
+    assert_true(many[15].f.n_preempted > 0);
+    assert_int_equal(many[15].n, 500);
+    assert_memory_equal(many[15].toks, alone[0].toks, 500 * sizeof(struct step_token));
+    static int32_t longer[300];
+    for (int i = 0; i < 300; i++)
+        longer[i] = i < 10 ? prompt[i] : alone[0].toks[i - 10].id;
+    for (uint64_t i = 0; i < 2; i++) {
+        r = request(200 + i, 300, 20);
+        r.params.seed = 3;
+        r.prompt = longer;
+        r.params.no_cache = i == 0;
+        ask(&s, &r);
+        memset(again, 0, sizeof(again));
+        collect(&s, again, 200 + i, 1);
+        if (i == 0)
+            memcpy(alone, again, sizeof(alone));
+    }
+    assert_int_equal(alone[0].f.n_cached, 0);
+    assert_true(again[0].f.n_cached > 0);
+    assert_memory_equal(again[0].toks, alone[0].toks, 20 * sizeof(struct step_token));
+    assert_int_equal(stop(&s), 0);
+}
+
 static void test_scored_prompt(void **state)
 {
     (void)state;
@@ -552,6 +599,7 @@ static void test_fit(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_ready),
     cmocka_unit_test(test_same_seed_same_tokens),
+    cmocka_unit_test(test_preempted_same_tokens),
     cmocka_unit_test(test_scored_prompt),
     cmocka_unit_test(test_cancel),
     cmocka_unit_test(test_refusals),
