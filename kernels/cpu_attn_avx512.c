@@ -83,14 +83,15 @@ struct work {
  * and of this one's V. Spread like this, the misses overlap with arithmetic. */
 INLINE void fetch_ahead(const struct attn_part *p, int b0, size_t at)
 {
-    for (int j = b0; j < b0 + GROUP; j++) {
-        if (b0 + GROUP < ATTN_BLOCKS)
+    for (int j = b0; j < b0 + GROUP && j < ATTN_BLOCKS; j++) {
+        if (j + GROUP < ATTN_BLOCKS)
             _mm_prefetch(p->k[j + GROUP] + at, _MM_HINT_T1);
         _mm_prefetch(p->v[j] + at, _MM_HINT_T1);
     }
 }
 
-INLINE void scores(enum kind kind, int R, const struct attn_part *p, int b0,
+/* Scores of NB blocks from b0 on. */
+INLINE void scores(enum kind kind, int R, int NB, const struct attn_part *p, int b0,
                    struct work *w)
 {
     __m512 acc[ATTN_A][GROUP];
@@ -98,21 +99,21 @@ INLINE void scores(enum kind kind, int R, const struct attn_part *p, int b0,
     const uint32_t *q = p->q;
 
     for (int r = 0; r < R; r++)
-        for (int j = 0; j < GROUP; j++)
+        for (int j = 0; j < NB; j++)
             acc[r][j] = _mm512_setzero_ps();
     for (int i = 0; i < words; i++) {
         size_t at = (size_t)i * vec_bytes(kind);
         __m512 b[GROUP];
-        for (int j = 0; j < GROUP; j++)
+        for (int j = 0; j < NB; j++)
             b[j] = load_b(kind, p->k[b0 + j] + at);
         if (p->stream && at % LINE == 0)
             fetch_ahead(p, b0, at);
         for (int r = 0; r < R; r++)
-            for (int j = 0; j < GROUP; j++)
+            for (int j = 0; j < NB; j++)
                 acc[r][j] = mul_add(kind, acc[r][j], q[r * p->pad + i], b[j]);
     }
     for (int r = 0; r < R; r++)
-        for (int j = 0; j < GROUP; j++)
+        for (int j = 0; j < NB; j++)
             _mm512_store_ps(w->s[r] + (b0 + j) * LANES, acc[r][j]);
 }
 
@@ -233,10 +234,12 @@ INLINE void part_rows(enum kind kind, int R, struct attn_part *p)
         lo = p->lo[r] < lo ? p->lo[r] : lo;
         hi = p->hi[r] > hi ? p->hi[r] : hi;
     }
-    b0 = lo / LANES / GROUP * GROUP;
+    b0 = lo / LANES;
     b1 = (hi + LANES - 1) / LANES;
-    for (int b = b0; b < b1; b += GROUP)
-        scores(kind, R, p, b, &w);
+    for (; b0 + GROUP <= b1; b0 += GROUP)
+        scores(kind, R, GROUP, p, b0, &w);
+    for (; b0 < b1; b0++)
+        scores(kind, R, 1, p, b0, &w);
     for (int r = 0; r < R; r++)
         weights(kind, p, r, lo / LANES, b1, &w);
     for (; dim + GROUP * LANES <= p->pad; dim += GROUP * LANES)
