@@ -21,10 +21,12 @@ struct graph_builder;
 
 #define NODE_KIND_MAP(X)                                                                 \
     X(HOST, "host")                                                                      \
+    X(NETWORK, "network") /* what NICs of several hosts reach; no host, no parent */     \
     X(NUMA, "numa")                                                                      \
-    X(SWITCH, "switch") /* PCI */                                                        \
-    X(DEVICE, "device") /* GPU, MIG instance, CPU device */                              \
-    X(NVSWITCH, "nvswitch")                                                              \
+    X(BRIDGE, "bridge")     /* PCI host bridge, where the source tells them apart */     \
+    X(SWITCH, "switch")     /* PCI */                                                    \
+    X(DEVICE, "device")     /* GPU, MIG instance, CPU device */                          \
+    X(NVSWITCH, "nvswitch") /* host and parent -1: serves several hosts */               \
     X(NIC, "nic")
 enum node_kind {
 #define X(id, name) NODE_##id,
@@ -39,7 +41,7 @@ enum node_kind {
     X(C2C, "c2c")       /* device to its NUMA node */                                    \
     X(SOCKET, "socket") /* NUMA node to NUMA node of one host */                         \
     X(MEMORY, "memory") /* CPU device to its NUMA node */                                \
-    X(NET, "net")       /* NIC to the network (host to host) */
+    X(NET, "net")       /* NIC, or a host of CPU devices, to its network */
 enum link_kind {
 #define X(id, name) LINK_##id,
     LINK_KIND_MAP(X)
@@ -72,7 +74,8 @@ struct node {
     int parent;    /* node above: device -> switch -> NUMA -> host; -1 for a host */
     char name[64]; /* unique within its host: "0000:1b:00.0", "numa0", "mlx5_4", "cpu3" */
     char model[64]; /* "NVIDIA H200", "" unknown */
-    char uuid[48];  /* GPU, MIG; cluster UUID lives in fabric */
+    char uuid[48];  /* GPU, MIG, host hash; cluster UUID lives in fabric */
+    char pci[24];   /* "0000:1b:00.0", "" none or unknown */
     int host;       /* id of its host node (itself for a host) */
     int numa;       /* OS number of its NUMA node; -1 unknown */
     int index;      /* as the source numbered it (NVML index, net dev); -1 none */
@@ -119,10 +122,21 @@ int graph_n_links(const struct graph *g);
 const struct link *graph_link(const struct graph *g, int i);
 /* Links at a node: returns the count, *ret borrowed array of link indices. */
 int graph_links_at(const struct graph *g, int node, const int **ret);
-/* Devices in stable order (host, then PCI address or number): ids, count. */
+/* Devices in stable order (host, then PCI address or number): ids, count. A GPU that is
+ * cut into MIG instances is not among them, its instances are. */
 int graph_devices(const struct graph *g, const int **ret);
 int graph_count(const struct graph *g, enum node_kind kind);
 int graph_find(const struct graph *g, int host, const char *name); /* -1 none */
+/* The link of this kind between two nodes, or NULL. */
+const struct link *graph_link_between(const struct graph *g, int a, int b,
+                                      enum link_kind kind);
+const char *node_kind_name(enum node_kind k);
+const char *link_kind_name(enum link_kind k);
+/* "GPU 3 (0000:1b:00.0)", "mlx5_4", "cpu2"; with the host's name where there are several.
+ */
+const char *graph_label(const struct graph *g, int node, char *ret, size_t n);
+/* "0000:1b:00.0" with up to 8 digits of domain: true, and the number in *ret. */
+bool pci_parse(const char *s, uint64_t *ret);
 int graph_n_warnings(const struct graph *g);
 const char *graph_warning(const struct graph *g, int i);
 

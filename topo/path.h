@@ -5,6 +5,8 @@
 #ifndef TOPO_PATH_H
 #define TOPO_PATH_H
 
+#include <stdint.h>
+
 struct err;
 struct graph;
 struct paths;
@@ -44,6 +46,8 @@ const struct path *paths_get(const struct paths *p, int a, int b);
  */
 void paths_ring(const struct paths *p, const int *dev, int n, struct path *ret);
 void paths_all(const struct paths *p, const int *dev, int n, struct path *ret);
+/* Steps that the computation took: what tests hold against a bound instead of time. */
+uint64_t paths_work(const struct paths *p);
 const char *path_class_name(enum path_class c);
 
 #endif
