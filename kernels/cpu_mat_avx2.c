@@ -1,6 +1,6 @@
 /* kernels/cpu_mat_avx2.c - products with AVX2, FMA and F16C.
  *
- * A chunk of a panel is unpacked once to the stack and then meets every row of the tile;
+ * A quantised chunk is unpacked once to the stack and then meets every row of the tile;
  * sums stay in f32 in memory, two vectors a row. vpmaddubsw multiplies unsigned by signed
  * bytes and adds pairs in 16 bits: the pairs of 8 groups of 4-bit codes fit (15 * 127 *
  * 16 < 2^15), of 4 groups of 5-bit and of 2 of 6-bit codes; full bytes are made signed
@@ -180,6 +180,15 @@ INLINE struct scales get_scales(enum mat_scale kind, const uint8_t *sc,
 }
 
 /* ---- tiles ---- */
+enum { AHEAD = 8192 };
+
+/* The n bytes of a chunk, AHEAD of where they are read, into L2. */
+INLINE void fetch_ahead(const uint8_t *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+        _mm_prefetch((const char *)p + AHEAD + i, _MM_HINT_T1);
+}
+
 /* Sums of groups from..to-1 for 8 weight rows (half h of the panel). */
 INLINE __m256i dot_groups(enum mat_code code, const struct codes *o, const uint8_t *x,
                           int h, int from, int to)
@@ -237,12 +246,14 @@ INLINE void quant_tile(enum mat_code code, enum mat_scale kind, int zero, int wi
                        const struct cpu_mat *m, const uint8_t *panel, const uint8_t *x,
                        const float *meta, float *acc)
 {
+    size_t step = m->chunk_bytes + m->scale_bytes;
     struct codes o;
 
     memset(acc, 0, (size_t)width * MAT_PANEL * sizeof(*acc));
     for (int c = 0; c < m->n_chunks; c++) {
         const uint8_t *sc = panel + m->scale_off + (size_t)c * m->scale_bytes;
         const uint8_t *block = panel + (size_t)(c / 8) * m->block_bytes;
+        fetch_ahead(panel + (size_t)c * step, step);
         unpack(code, panel + m->code_off + (size_t)c * m->chunk_bytes, &o);
         for (int h = 0; h < 2; h++) {
             struct scales s = get_scales(kind, sc, block, h);
@@ -255,47 +266,75 @@ INLINE void quant_tile(enum mat_code code, enum mat_scale kind, int zero, int wi
     }
 }
 
-/* Weights of 8 rows at element k of a chunk; BF16 in two steps, even and odd halves. */
-INLINE __m256 weight8(enum mat_code code, const uint8_t *chunk, int k, int h)
+/* Weights of 8 rows in group g of a chunk; BF16: its even and its odd elements. */
+INLINE void weights8(enum mat_code code, const uint8_t *chunk, int g, int h, __m256 w[2])
 {
-    if (code == CODE_F32)
-        return _mm256_load_ps((const float *)chunk + k * MAT_PANEL + 8 * h);
-    if (code == CODE_F16)
-        return half8(chunk + (k * MAT_PANEL + 8 * h) * 2);
-    __m256i pairs = load32(chunk + k / 2 * 64 + 32 * h);
-    pairs = k % 2 ? _mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000))
-                  : _mm256_slli_epi32(pairs, 16);
-    return _mm256_castsi256_ps(pairs);
+    if (code == CODE_F32) {
+        w[0] = _mm256_load_ps((const float *)chunk + g * MAT_PANEL + 8 * h);
+    } else if (code == CODE_F16) {
+        w[0] = half8(chunk + (g * MAT_PANEL + 8 * h) * 2);
+    } else {
+        __m256i pairs = load32(chunk + g * 64 + 32 * h);
+        w[0] = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+        w[1] = _mm256_castsi256_ps(
+            _mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000)));
+    }
 }
 
-INLINE __m256 act1(enum mat_code code, const uint8_t *x, int k)
+/* The same of one row of x, in all lanes. */
+INLINE void act8(enum mat_code code, const uint8_t *x, int g, __m256 v[2])
 {
-    if (code == CODE_BF16)
-        return _mm256_set1_ps(bf16_to_f32(((const uint16_t *)x)[k]));
-    return _mm256_broadcast_ss((const float *)x + k);
+    v[0] = _mm256_broadcast_ss((const float *)x + g);
+    if (code == CODE_BF16) {
+        __m256i pair = _mm256_castps_si256(v[0]);
+        v[0] = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
+        v[1] = _mm256_castsi256_ps(
+            _mm256_and_si256(pair, _mm256_set1_epi32((int)0xffff0000)));
+    }
 }
 
+/* n rows of a tile, from the first of x. */
+INLINE void float_rows(enum mat_code code, int width, int n, const struct cpu_mat *m,
+                       const uint8_t *panel, const uint8_t *x, float *acc)
+{
+    __m256 s[4][2], w[2][2], v[2];
+
+    UNROLL for (int r = 0; r < n; r++) s[r][0] = s[r][1] = _mm256_setzero_ps();
+    for (int c = 0; c < m->n_chunks; c++) {
+        fetch_ahead(panel, m->chunk_bytes);
+        UNROLL for (int g = 0; g < MAT_GROUPS; g++)
+        {
+            weights8(code, panel, g, 0, w[0]);
+            weights8(code, panel, g, 1, w[1]);
+            UNROLL for (int r = 0; r < n; r++)
+            {
+                act8(code, x + r * MAT_ROW_BYTES, g, v);
+                s[r][0] = _mm256_fmadd_ps(w[0][0], v[0], s[r][0]);
+                s[r][1] = _mm256_fmadd_ps(w[1][0], v[0], s[r][1]);
+                if (code == CODE_BF16) {
+                    s[r][0] = _mm256_fmadd_ps(w[0][1], v[1], s[r][0]);
+                    s[r][1] = _mm256_fmadd_ps(w[1][1], v[1], s[r][1]);
+                }
+            }
+        }
+        panel += m->chunk_bytes;
+        x += width * MAT_ROW_BYTES;
+    }
+    UNROLL for (int r = 0; r < n; r++)
+    {
+        _mm256_storeu_ps(acc + r * MAT_PANEL, s[r][0]);
+        _mm256_storeu_ps(acc + r * MAT_PANEL + 8, s[r][1]);
+    }
+}
+
+/* As many rows at a time as have their sums in registers. */
 INLINE void float_tile(enum mat_code code, int width, const struct cpu_mat *m,
                        const uint8_t *panel, const uint8_t *x, float *acc)
 {
-    int step = code == CODE_BF16 ? 16 : 8;
+    int n = width % 4 == 0 ? 4 : width % 3 == 0 ? 3 : width;
 
-    memset(acc, 0, (size_t)width * MAT_PANEL * sizeof(*acc));
-    for (int c = 0; c < m->n_chunks; c++, x += width * MAT_ROW_BYTES) {
-        const uint8_t *chunk = panel + m->code_off + (size_t)c * m->chunk_bytes;
-        for (int r = 0; r < width; r++) {
-            float *a = acc + r * MAT_PANEL;
-            __m256 lo = _mm256_loadu_ps(a), hi = _mm256_loadu_ps(a + 8);
-            UNROLL for (int k = 0; k < step; k++)
-            {
-                __m256 v = act1(code, x + r * MAT_ROW_BYTES, k);
-                lo = _mm256_fmadd_ps(weight8(code, chunk, k, 0), v, lo);
-                hi = _mm256_fmadd_ps(weight8(code, chunk, k, 1), v, hi);
-            }
-            _mm256_storeu_ps(a, lo);
-            _mm256_storeu_ps(a + 8, hi);
-        }
-    }
+    for (int r = 0; r < width; r += n)
+        float_rows(code, width, n, m, panel, x + r * MAT_ROW_BYTES, acc + r * MAT_PANEL);
 }
 
 INLINE void tile_any(enum mat_code code, enum mat_scale kind, int zero, int width,
