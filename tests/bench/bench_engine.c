@@ -4,6 +4,7 @@
  *     prefill N           a prompt of N tokens in steps of 512; answers seconds
  *     decode B DEPTH N    B sequences at DEPTH, N steps of one token each; answers
  * seconds Answers "ready LOAD_SECONDS WEIGHT_BYTES" first. The peer's side is peer.py. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,22 @@ static double decode(struct bench *b, int seqs, int depth, int n)
     return (double)(clock_now_us(clock_real()) - t) / 1e6;
 }
 
+/* The first n CPUs of this process: kernel threads are pinned as the engine pins its own,
+ * or two that spin may share a CPU. NULL when there are too few. */
+static const int *first_cpus(int n)
+{
+    static int cpus[CPU_SETSIZE];
+    cpu_set_t set;
+    int found = 0;
+
+    if (sched_getaffinity(0, sizeof(set), &set) < 0)
+        return NULL;
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &set))
+            cpus[found++] = i;
+    return n <= found ? cpus : NULL;
+}
+
 static void open_all(struct bench *b, const char *path, int threads, enum dtype kv)
 {
     struct step_caps caps = {.items = SEQS,
@@ -125,8 +142,11 @@ static void open_all(struct bench *b, const char *path, int threads, enum dtype 
                              .copies = 1,
                              .refs = 1,
                              .outs = SEQS};
-    struct backend_cfg bc = {
-        .name = "cpu", .n_threads = threads, .spin = true, .isa = "auto"};
+    struct backend_cfg bc = {.name = "cpu",
+                             .n_threads = threads,
+                             .cpus = first_cpus(threads),
+                             .spin = true,
+                             .isa = "auto"};
     struct forward_cfg fc = {.max_rows = CHUNK,
                              .max_items = SEQS,
                              .max_ctx = CONTEXT,
