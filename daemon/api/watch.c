@@ -26,7 +26,7 @@
 #include "daemon/api/server.h"
 #include "daemon/serve/metrics.h"
 
-enum { SCAN_US = 250000, DEAD_US = 1000000 };
+enum { SCAN_US = 250000, DEAD_US = 1000000, HUNG_US = 1000000 };
 
 struct sock {
     struct list link;
@@ -35,6 +35,7 @@ struct sock {
     enum sock_phase phase;
     int64_t since_us;
     bool armed; /* in the set */
+    bool hung;  /* the peer closed while no request was worked on */
     struct conn *conn;
 };
 
@@ -64,6 +65,7 @@ struct sock *watch_add(struct watch *w, int fd)
     pthread_mutex_lock(&w->lock);
     s->serial = ++w->next_serial;
     list_push(&w->socks, &s->link);
+    s->armed = hangup_arm(w->set, fd, s->serial, false);
     pthread_mutex_unlock(&w->lock);
     return s;
 }
@@ -88,7 +90,8 @@ bool watch_phase(struct watch *w, struct sock *s, struct conn *c, enum sock_phas
     if (ok) {
         s->phase = phase;
         s->since_us = now_us();
-        if (phase == SOCK_WORK)
+        s->hung = false;
+        if (phase == SOCK_WORK || phase == SOCK_IDLE || phase == SOCK_BODY)
             s->armed |= hangup_arm(w->set, s->fd, s->serial, s->armed);
     }
     pthread_mutex_unlock(&w->lock);
@@ -128,8 +131,11 @@ void watch_abort_all(struct watch *w, const struct err *e)
     list_for(it, &w->socks)
     {
         struct sock *s = list_entry(it, struct sock, link);
-        if (s->conn)
+
+        if (s->phase == SOCK_WORK && s->conn)
             found[n++] = conn_ref(s->conn);
+        else if (s->phase != SOCK_SEND)
+            cut(s, SHUT_RDWR);
     }
     pthread_mutex_unlock(&w->lock);
 
@@ -168,6 +174,10 @@ static void check_deadline(struct watch *w, struct sock *s, int64_t now)
     const struct http_cfg *cfg = &w->h->cfg;
     int64_t age = now - s->since_us;
 
+    if (s->hung && age > HUNG_US && s->phase != SOCK_DEAD) {
+        cut(s, SHUT_RDWR);
+        return;
+    }
     switch (s->phase) {
     case SOCK_HEADER:
         if (age > cfg->header_us)
@@ -203,7 +213,10 @@ static void on_scan(void *arg)
     loop_timer_set(w->timer, now + SCAN_US);
 }
 
-static struct conn *find_working(struct watch *w, uint64_t serial)
+/* Who is served on the socket, referenced; without anybody it is cut by a later scan,
+ * since a whole request may have come just before the peer closed its side. The library
+ * misses a close that arrives with the last bytes it read. */
+static struct conn *peer_left(struct watch *w, uint64_t serial)
 {
     struct conn *c = NULL;
 
@@ -211,8 +224,16 @@ static struct conn *find_working(struct watch *w, uint64_t serial)
     list_for(it, &w->socks)
     {
         struct sock *s = list_entry(it, struct sock, link);
-        if (s->serial == serial && s->phase == SOCK_WORK && s->conn)
+
+        if (s->serial != serial)
+            continue;
+        if (s->phase == SOCK_WORK && s->conn) {
             c = conn_ref(s->conn);
+        } else if (s->phase != SOCK_SEND) {
+            s->hung = true;
+            s->since_us = now_us();
+        }
+        break;
     }
     pthread_mutex_unlock(&w->lock);
     return c;
@@ -226,7 +247,7 @@ static void on_gone(void *arg, int fd, uint32_t events)
 
     (void)fd, (void)events;
     for (int i = 0; i < n; i++) {
-        struct conn *c = find_working(w, serials[i]);
+        struct conn *c = peer_left(w, serials[i]);
         if (c)
             conn_gone(c);
         conn_unref(c);

@@ -36,7 +36,8 @@ void watch_del(struct watch *w, struct sock *s); /* before the descriptor closes
 bool watch_phase(struct watch *w, struct sock *s, struct conn *c, enum sock_phase phase);
 /* Cut a connection whose reader is too slow. Any thread. */
 void watch_kill(struct watch *w, struct sock *s);
-/* conn_abort for each request, or shut every socket down. */
+/* conn_abort for each request that is worked on, and an end of sockets that have none; or
+ * shut every socket down. */
 void watch_abort_all(struct watch *w, const struct err *e);
 void watch_kill_all(struct watch *w);
 /* The last scan is longer ago than limit_us, for http_alive. */

@@ -1,8 +1,10 @@
 """HTTP itself, over raw sockets: framing, limits, slow and leaving clients, names."""
 import json
 import os
+import random
 import socket
 import stat
+import struct
 import threading
 import time
 
@@ -225,6 +227,16 @@ def test_slow_body_is_408(strict):
         assert error_of(data.split(b"\r\n\r\n", 1)[1])["type"] == "timeout_error"
 
 
+def test_clients_that_close_early_leave_no_connection(rack):
+    whole = post_bytes(TEXT, SHORT)
+    for cut_at in 1, 30, len(whole) - 5, len(whole):
+        for _ in range(30):
+            with rack.raw() as s:
+                s.sendall(whole[:cut_at])
+    wait_for(lambda: rack.metric("llmrack_http_connections") <= 3, 10)
+    idle(rack)
+
+
 # ---- streams ----
 
 def test_framing(rack):
@@ -319,3 +331,55 @@ def test_no_text_in_the_log(rack):
     rack.post(TEXT, {"prompt": "zanzibar-secret", "max_tokens": 1, "zanzibar": 1})
     rack.post(TEXT, b'{"prompt":"zanzibar-secret')
     assert "zanzibar-secret" not in rack.logged()
+
+
+def misbehave(rack, rng):
+    """One client that does one of the things that clients do."""
+    body = {"prompt": "x " * rng.randrange(1, 60), "max_tokens": rng.randrange(1, 24),
+            "n": rng.randrange(1, 3), "stream": rng.random() < .5, "ignore_eos": True,
+            "logprobs": rng.choice([None, 2]), "stop": rng.choice([None, ["e"], "the"])}
+    whole = post_bytes(TEXT, body, *rng.choice([[], ["Connection: close"]]))
+    with rack.raw() as s:
+        how = rng.randrange(6)
+        if how == 0:
+            s.sendall(whole[:rng.randrange(len(whole))])
+        elif how == 1:
+            s.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+            s.recv(10)
+        else:
+            s.sendall(whole)
+        if how == 2:
+            s.recv(20)
+        elif how == 3:
+            s.shutdown(socket.SHUT_WR)
+        elif how >= 4:
+            data = b""
+            while not any(x in data for x in (b"[DONE]", b'"usage":{', b'{"error"')):
+                got = s.recv(65536)
+                assert got, data
+                data += got
+        if rng.random() < .5:  # a reset in place of an orderly close
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_a_storm_leaves_nothing_behind(rack):
+    faults = []
+
+    def client(seed):
+        rng = random.Random(seed)
+        try:
+            for _ in range(12):
+                misbehave(rack, rng)
+        except Exception as e:  # an assertion in a thread is lost otherwise
+            faults.append(e)
+
+    threads = [threading.Thread(target=client, args=(seed,)) for seed in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not faults, faults
+    idle(rack)
+    wait_for(lambda: rack.metric("llmrack_kv_blocks_used") == 0)
+    wait_for(lambda: rack.metric("llmrack_http_connections") <= 3)
+    assert rack.get("/healthz")[0] == 200
