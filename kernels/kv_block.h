@@ -7,8 +7,8 @@
  *   BF16  K [dim/2][16 tok][2 dim]   V [tok/2][dim][2 tok]
  *   F16   K [dim][16 tok]            V [tok][dim]
  *
- * A head's V follows its K, so that decode reads twice as long a run of memory: with all K
- * before all V, the prefetchers of the machine at hand gave a quarter less.
+ * A head's V follows its K, so that decode reads twice as long a run of memory: with
+ * all K before all V, the prefetchers of the machine at hand gave a quarter less.
  */
 #ifndef KERNELS_KV_BLOCK_H
 #define KERNELS_KV_BLOCK_H
