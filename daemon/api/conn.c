@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "daemon/api/answer.h"
 #include "daemon/api/server.h"
@@ -113,6 +114,8 @@ void conn_answer_err_locked(struct conn *c, const struct err *e)
     answer_error(&b, e);
     if (status == 429 || status == 503)
         c->retry_after_s = router_retry_after(c->h->router);
+    if (status == 500)
+        log_error("request %s: %s", c->req_id, e->msg);
     if (e->code == ERR_BUSY)
         http_count(c->h, M_REJECTIONS, 0, 1);
     conn_answer_locked(c, status, "application/json", &b);

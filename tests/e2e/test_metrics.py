@@ -1,9 +1,15 @@
 """The scrape: names, labels and buckets that dashboards of this field read (vLLM's), and that
 the numbers are those of the requests that were made."""
 import math
+import os
 import re
+import threading
+
+import pytest
 
 from rack import wait_for
+
+SHARED = os.environ.get("SHARED", "../shared")
 
 GAUGES = """num_requests_running num_requests_waiting kv_cache_usage_perc""".split()
 COUNTERS = """prompt_tokens_total prompt_tokens_cached_total prompt_tokens_recomputed_total
@@ -41,6 +47,40 @@ def test_names_and_types(rack):
         assert "millisecond" not in name
         if kind == "counter":
             assert name.endswith("_total"), name
+
+
+# Quantities that this product does not have (yet).
+ABSENT = re.compile(r"vllm:(lora_|nixl_|mm_cache_|external_prefix_cache_|spec_decode_|estimated_|"
+                    r"kv_block_|engine_sleep_state|cache_config_info|prompt_tokens_by_source|"
+                    r"corrupted_requests)")
+
+
+def listed():
+    """{name: kind} of section 4.1 of the survey of peers."""
+    path = os.path.join(SHARED, "design", "peers.md")
+    if not os.path.exists(path):
+        pytest.skip(f"not there: {path}")
+    section = open(path, encoding="utf-8").read().split("### 4.1")[1].split("### 4.2")[0]
+    out = {}
+    for line in section.splitlines():
+        kind = re.match(r"- (Gauge|Counter|Histogram)s", line)
+        for name in re.findall(r"`(vllm:[a-z0-9_{},]+)", line) if kind else []:
+            out[re.sub(r"\{.*", "", name)] = kind[1].lower()
+    return out
+
+
+def test_the_list_of_the_field(rack):
+    """Every name there that is not known to be absent is here, of the same kind."""
+    types, names = types_of(scrape(rack)), listed()
+    assert len(names) > 40
+    for name, kind in names.items():
+        if not ABSENT.match(name):
+            counter = name if name.endswith("_total") else name + "_total"
+            assert types.get(counter if kind == "counter" else name) == kind, name
+    for name in types:
+        assert not ABSENT.match(name), f"{name} is no longer absent"
+        if name.startswith("vllm:"):
+            assert name in names or name[:-len("_total")] in names, f"{name} is not in the list"
 
 
 def test_labels(rack):
@@ -133,7 +173,6 @@ def test_errors_are_counted(rack):
 
 
 def test_scrape_while_busy(rack):
-    import threading
     t = threading.Thread(target=rack.post, args=(
         "/v1/completions", {"prompt": "x", "max_tokens": 200, "ignore_eos": True}))
     t.start()
