@@ -176,6 +176,21 @@ static void measure(struct bench *b, int n, int reps)
                100);
 }
 
+static void make_model(struct bench *b)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        struct layer *l = &b->layer[i];
+        l->q = make(b, b->type, D, D, &b->layer_bytes);
+        l->k = make(b, b->type, KV, D, &b->layer_bytes);
+        l->v = make(b, b->type, KV, D, &b->layer_bytes);
+        l->o = make(b, b->type, D, D, &b->layer_bytes);
+        l->gate = make(b, b->type, FFN, D, &b->layer_bytes);
+        l->up = make(b, b->type, FFN, D, &b->layer_bytes);
+        l->down = make(b, b->type, D, FFN, &b->layer_bytes);
+    }
+    b->head = make(b, b->head_type, VOCAB, D, &b->head_bytes);
+}
+
 int main(int argc, char **argv)
 {
     struct bench *b = xcalloc(1, sizeof(*b));
@@ -196,17 +211,7 @@ int main(int argc, char **argv)
         return 2;
     b->pool = cpu_pool_new();
     double t = now();
-    for (int i = 0; i < LAYERS; i++) {
-        struct layer *l = &b->layer[i];
-        l->q = make(b, b->type, D, D, &b->layer_bytes);
-        l->k = make(b, b->type, KV, D, &b->layer_bytes);
-        l->v = make(b, b->type, KV, D, &b->layer_bytes);
-        l->o = make(b, b->type, D, D, &b->layer_bytes);
-        l->gate = make(b, b->type, FFN, D, &b->layer_bytes);
-        l->up = make(b, b->type, FFN, D, &b->layer_bytes);
-        l->down = make(b, b->type, D, FFN, &b->layer_bytes);
-    }
-    b->head = make(b, b->head_type, VOCAB, D, &b->head_bytes);
+    make_model(b);
     printf("%s, %d thr, %s + %s: made in %.0f ms\n", cpu_isa_name(b->isa), threads,
            dtype_name(b->type), dtype_name(b->head_type), (now() - t) * 1e3);
     b->x = xcalloc(MAX_M * D, sizeof(float));
