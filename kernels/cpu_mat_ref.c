@@ -23,7 +23,8 @@ static void quant_chunk(const float *x, int n, int8_t *q, float *meta, int w, in
     float d = top > 1e-35f ? top * (1.0f / 127) : 0;
     memset(q, 0, MAT_ROW_BYTES);
     for (int k = 0; k < n; k++) {
-        q[k] = (int8_t)rintf(x[k] * inv);
+        float v = rintf(x[k] * inv);
+        q[k] = v >= -127 && v <= 127 ? (int8_t)v : 0; /* 0 for what is no number */
         sum[k / 16] += q[k];
     }
     int32_t neg[3] = {-(sum[0] + sum[1]), -sum[0], -sum[1]};
