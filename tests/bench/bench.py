@@ -36,6 +36,12 @@ ROWS = {
 }
 
 
+# the same model in other types (made with the peer's own converter): never behind the peer
+CONVERTED = {"bf16": 32, "q8_0": 7}  # llama.cpp file types
+CONVERTED_ROWS = {k: dict(ROWS[k], ratio=0.97, limit=None, limit_goal=None)
+                  for k in ("prefill_512", "decode_1", "decode_32")}
+
+
 class Worker:
     """One side of the comparison: commands in, seconds out."""
 
@@ -54,6 +60,23 @@ class Worker:
     def close(self):
         self.p.stdin.close()
         self.p.wait(timeout=20)
+
+
+def convert(model, name):
+    """The demo model as another type, kept beside it."""
+    import ctypes
+    import llama_cpp
+    out = os.path.join(os.path.dirname(model), f"bench-{name}.gguf")
+    if not os.path.exists(out):
+        quiet = llama_cpp.llama_log_callback(lambda *_: None)
+        llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
+        p = llama_cpp.llama_model_quantize_default_params()
+        p.ftype, p.allow_requantize, p.pure = CONVERTED[name], True, True
+        if llama_cpp.llama_model_quantize(model.encode(), (out + ".part").encode(),
+                                          ctypes.byref(p)) != 0:
+            raise SystemExit(f"could not convert {model} to {name}")
+        os.rename(out + ".part", out)
+    return out
 
 
 def limit_now(kind, threads, cache={}):
@@ -75,7 +98,7 @@ def limit_ratio(key, row, tok_s, limit, weight_bytes):
     return bytes_tok * tok_s / (limit * 1e9)
 
 
-def compare(rows, pairs, threads, model, with_peer):
+def compare(rows, pairs, threads, model, with_peer, suffix=""):
     ours = Worker(["build/rel/tests/bench/bench_engine", model, str(threads)])
     peer = Worker([sys.executable, "tests/bench/peer.py", model, str(threads)]) if with_peer else None
     weight_bytes = float(ours.hello[2])
@@ -94,8 +117,8 @@ def compare(rows, pairs, threads, model, with_peer):
             if limit:
                 got["limit"].append(limit)
                 got["share"].append(limit_ratio(key, row, o, limit, weight_bytes))
-        result[key] = judge(row, got)
-        print_row(key, result[key])
+        result[key + suffix] = judge(row, got)
+        print_row(key + suffix, result[key + suffix])
     ours.close()
     if peer:
         peer.close()
@@ -142,8 +165,13 @@ def main():
     print(f"{'':26} {'ours':>10} {'':8}{'peer':>10} {'ratio':>7} {'limit':>9} {'share':>7}  goal")
     rows = {k: v for k, v in ROWS.items() if not wanted or k in wanted}
     result = compare(rows, a.pairs, a.threads, a.model, a.peer) if rows else {}
+    for name in CONVERTED if a.peer else ():
+        rows = {k: v for k, v in CONVERTED_ROWS.items() if not wanted or f"{k}_{name}" in wanted}
+        if rows:
+            got = compare(rows, a.pairs, a.threads, convert(a.model, name), True, f"_{name}")
+            result.update(got)
     for key, row in bench_server.measure(a.model, a.threads, a.peer, max(1, a.pairs // 3)).items() \
-            if not wanted or set(wanted) - set(ROWS) else ():
+            if not wanted or set(wanted) & set(bench_server.KEYS) else ():
         if not wanted or key in wanted:
             result[key] = row
             print_row(key, row)

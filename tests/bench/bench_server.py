@@ -13,6 +13,8 @@ import threading
 import time
 
 SHARED = os.environ.get("SHARED", "../shared")
+KEYS = ("server_8", "ttft_8", "ready", "peak_memory", "cpu_per_token", "gap_under_prefill",
+        "queue_wait", "tokenize", "null_ttft", "null_cpu_share")
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -43,7 +45,8 @@ class Daemon:
         t = time.monotonic()
         self.p = subprocess.Popen(["build/llmrackd", "--state-dir", self.dir.name, "--listen",
                                    f"127.0.0.1:{self.port}", "--model", model, "--threads",
-                                   str(threads), *options], stderr=subprocess.DEVNULL)
+                                   str(threads), *options], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
         wait_http(self.port, "/readyz", 60)
         self.ready_s = time.monotonic() - t
 
@@ -66,10 +69,8 @@ class Daemon:
 class PeerServer:
     def __init__(self, model, threads):
         self.port = free_port()
-        self.p = subprocess.Popen([sys.executable, "-m", "llama_cpp.server", "--model", model,
-                                   "--n_threads", str(threads), "--n_threads_batch", str(threads),
-                                   "--n_ctx", "8192", "--port", str(self.port)],
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.p = subprocess.Popen([sys.executable, "tests/bench/peer_server.py", model,
+                                   str(threads), str(self.port)], stderr=subprocess.DEVNULL)
         wait_http(self.port, "/v1/models", 60)
 
     def close(self):
