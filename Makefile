@@ -9,6 +9,7 @@ PORT ?= 8080
 FUZZ_SECONDS ?= 5
 export SHARED ?= ../shared
 CC := gcc
+MAKEFLAGS += -j$(shell nproc)
 B := build
 O := $(B)/$(if $(SAN),san-$(firstword $(subst $(comma), ,$(SAN))),rel)
 BIN := $(if $(SAN),$(O),$(B))
@@ -94,7 +95,7 @@ demo: all $(MODEL)
 tests_in = $(patsubst %.c,$(O)/%,$(foreach d,$(1),$(wildcard tests/$(d)/test_*.c)))
 UNIT := $(call tests_in,unit ops model fault)
 UNIT_TSAN := $(patsubst %,$(O)/tests/unit/test_%,base team queue loop metric sched sched_sim \
-	engine ranks router)
+	engine ranks router http supervisor)
 FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 RUN_TESTS = $(VENV)/bin/python tests/run.py --only '$(T)'
 
