@@ -303,6 +303,8 @@ static int add_nvswitches(struct site *s, int host, struct err *e)
     for (int i = 0; i < s->r->nvswitches; i++) {
         struct node n = blank(NODE_NVSWITCH, host, host);
         snprintf(n.name, sizeof(n.name), "nvswitch%d", i);
+        if (host >= 0)
+            snprintf(n.pci, sizeof(n.pci), "0000:%02x:00.0", 0xe0 + i);
         if ((s->nvswitch[i] = graph_add_node(s->b, &n, e)) < 0)
             return -1;
     }
