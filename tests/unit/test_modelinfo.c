@@ -178,105 +178,107 @@ static void checks_config(void **state)
 }
 
 /* The members that published models of each family have in their config.json. */
+static const struct {
+    const char *text;
+    struct model_info want;
+} published[] = {
+    {"{\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,"
+     "\"attention_dropout\":0.0,\"bos_token_id\":128000,\"eos_token_id\":[128001,"
+     "128008,128009],\"head_dim\":64,\"hidden_act\":\"silu\",\"hidden_size\":2048,"
+     "\"initializer_range\":0.02,\"intermediate_size\":8192,"
+     "\"max_position_embeddings\":131072,\"mlp_bias\":false,\"model_type\":\"llama\","
+     "\"num_attention_heads\":32,\"num_hidden_layers\":16,\"num_key_value_heads\":8,"
+     "\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":{\"factor\":32.0,"
+     "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
+     "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"},"
+     "\"rope_theta\":500000.0,\"tie_word_embeddings\":true,"
+     "\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.45.0\","
+     "\"use_cache\":true,\"vocab_size\":128256}",
+     {.family = FAMILY_LLAMA,
+      .n_layer = 16,
+      .n_embd = 2048,
+      .n_head = 32,
+      .n_kv_head = 8,
+      .head_dim = 64,
+      .n_ff = 8192,
+      .n_vocab = 128256,
+      .n_ctx = 131072,
+      .rope_theta = 5e5f,
+      .rope_scaling = ROPE_LLAMA3,
+      .rope_factor = 32,
+      .rope_orig_ctx = 8192,
+      .tied_head = true}},
+    {"{\"architectures\":[\"Qwen2ForCausalLM\"],\"bos_token_id\":151643,"
+     "\"eos_token_id\":151645,\"hidden_act\":\"silu\",\"hidden_size\":896,"
+     "\"intermediate_size\":4864,\"max_position_embeddings\":32768,"
+     "\"max_window_layers\":21,\"model_type\":\"qwen2\",\"num_attention_heads\":14,"
+     "\"num_hidden_layers\":24,\"num_key_value_heads\":2,\"rms_norm_eps\":1e-06,"
+     "\"rope_theta\":1000000.0,\"sliding_window\":32768,"
+     "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
+     "\"use_sliding_window\":false,\"vocab_size\":151936}",
+     {.family = FAMILY_QWEN2,
+      .n_layer = 24,
+      .n_embd = 896,
+      .n_head = 14,
+      .n_kv_head = 2,
+      .head_dim = 64,
+      .n_ff = 4864,
+      .n_vocab = 151936,
+      .n_ctx = 32768,
+      .rope_theta = 1e6f,
+      .tied_head = true}},
+    {"{\"architectures\":[\"Qwen3ForCausalLM\"],\"attention_bias\":false,"
+     "\"eos_token_id\":151645,\"head_dim\":128,\"hidden_act\":\"silu\","
+     "\"hidden_size\":1024,\"intermediate_size\":3072,"
+     "\"max_position_embeddings\":40960,\"max_window_layers\":28,"
+     "\"model_type\":\"qwen3\",\"num_attention_heads\":16,"
+     "\"num_hidden_layers\":28,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-06,"
+     "\"rope_scaling\":null,\"rope_theta\":1000000,\"sliding_window\":null,"
+     "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
+     "\"use_sliding_window\":false,\"vocab_size\":151936}",
+     {.family = FAMILY_QWEN3,
+      .n_layer = 28,
+      .n_embd = 1024,
+      .n_head = 16,
+      .n_kv_head = 8,
+      .head_dim = 128,
+      .n_ff = 3072,
+      .n_vocab = 151936,
+      .n_ctx = 40960,
+      .rope_theta = 1e6f,
+      .tied_head = true}},
+    {"{\"architectures\":[\"MistralForCausalLM\"],\"bos_token_id\":1,"
+     "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,"
+     "\"intermediate_size\":14336,\"max_position_embeddings\":32768,"
+     "\"model_type\":\"mistral\",\"num_attention_heads\":32,"
+     "\"num_hidden_layers\":32,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-05,"
+     "\"rope_theta\":10000.0,\"sliding_window\":4096,"
+     "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
+     "\"vocab_size\":32000}",
+     {.family = FAMILY_MISTRAL,
+      .n_layer = 32,
+      .n_embd = 4096,
+      .n_head = 32,
+      .n_kv_head = 8,
+      .head_dim = 128,
+      .n_ff = 14336,
+      .n_vocab = 32000,
+      .n_ctx = 32768,
+      .rope_theta = 1e4f,
+      .sliding_window = 4096}},
+};
+
 static void reads_configs_as_published(void **state)
 {
-    static const struct {
-        const char *text;
-        struct model_info want;
-    } rows[] = {
-        {"{\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,"
-         "\"attention_dropout\":0.0,\"bos_token_id\":128000,\"eos_token_id\":[128001,"
-         "128008,128009],\"head_dim\":64,\"hidden_act\":\"silu\",\"hidden_size\":2048,"
-         "\"initializer_range\":0.02,\"intermediate_size\":8192,"
-         "\"max_position_embeddings\":131072,\"mlp_bias\":false,\"model_type\":\"llama\","
-         "\"num_attention_heads\":32,\"num_hidden_layers\":16,\"num_key_value_heads\":8,"
-         "\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":{\"factor\":32.0,"
-         "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
-         "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"},"
-         "\"rope_theta\":500000.0,\"tie_word_embeddings\":true,"
-         "\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.45.0\","
-         "\"use_cache\":true,\"vocab_size\":128256}",
-         {.family = FAMILY_LLAMA,
-          .n_layer = 16,
-          .n_embd = 2048,
-          .n_head = 32,
-          .n_kv_head = 8,
-          .head_dim = 64,
-          .n_ff = 8192,
-          .n_vocab = 128256,
-          .n_ctx = 131072,
-          .rope_theta = 5e5f,
-          .rope_scaling = ROPE_LLAMA3,
-          .rope_factor = 32,
-          .rope_orig_ctx = 8192,
-          .tied_head = true}},
-        {"{\"architectures\":[\"Qwen2ForCausalLM\"],\"bos_token_id\":151643,"
-         "\"eos_token_id\":151645,\"hidden_act\":\"silu\",\"hidden_size\":896,"
-         "\"intermediate_size\":4864,\"max_position_embeddings\":32768,"
-         "\"max_window_layers\":21,\"model_type\":\"qwen2\",\"num_attention_heads\":14,"
-         "\"num_hidden_layers\":24,\"num_key_value_heads\":2,\"rms_norm_eps\":1e-06,"
-         "\"rope_theta\":1000000.0,\"sliding_window\":32768,"
-         "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
-         "\"use_sliding_window\":false,\"vocab_size\":151936}",
-         {.family = FAMILY_QWEN2,
-          .n_layer = 24,
-          .n_embd = 896,
-          .n_head = 14,
-          .n_kv_head = 2,
-          .head_dim = 64,
-          .n_ff = 4864,
-          .n_vocab = 151936,
-          .n_ctx = 32768,
-          .rope_theta = 1e6f,
-          .tied_head = true}},
-        {"{\"architectures\":[\"Qwen3ForCausalLM\"],\"attention_bias\":false,"
-         "\"eos_token_id\":151645,\"head_dim\":128,\"hidden_act\":\"silu\","
-         "\"hidden_size\":1024,\"intermediate_size\":3072,"
-         "\"max_position_embeddings\":40960,\"max_window_layers\":28,"
-         "\"model_type\":\"qwen3\",\"num_attention_heads\":16,"
-         "\"num_hidden_layers\":28,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-06,"
-         "\"rope_scaling\":null,\"rope_theta\":1000000,\"sliding_window\":null,"
-         "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
-         "\"use_sliding_window\":false,\"vocab_size\":151936}",
-         {.family = FAMILY_QWEN3,
-          .n_layer = 28,
-          .n_embd = 1024,
-          .n_head = 16,
-          .n_kv_head = 8,
-          .head_dim = 128,
-          .n_ff = 3072,
-          .n_vocab = 151936,
-          .n_ctx = 40960,
-          .rope_theta = 1e6f,
-          .tied_head = true}},
-        {"{\"architectures\":[\"MistralForCausalLM\"],\"bos_token_id\":1,"
-         "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,"
-         "\"intermediate_size\":14336,\"max_position_embeddings\":32768,"
-         "\"model_type\":\"mistral\",\"num_attention_heads\":32,"
-         "\"num_hidden_layers\":32,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-05,"
-         "\"rope_theta\":10000.0,\"sliding_window\":4096,"
-         "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
-         "\"vocab_size\":32000}",
-         {.family = FAMILY_MISTRAL,
-          .n_layer = 32,
-          .n_embd = 4096,
-          .n_head = 32,
-          .n_kv_head = 8,
-          .head_dim = 128,
-          .n_ff = 14336,
-          .n_vocab = 32000,
-          .n_ctx = 32768,
-          .rope_theta = 1e4f,
-          .sliding_window = 4096}},
-    };
     struct model_info got;
     struct err e = {0};
 
     (void)state;
-    for (size_t k = 0; k < sizeof(rows) / sizeof(rows[0]); k++) {
-        const struct model_info *want = &rows[k].want;
+    for (size_t k = 0; k < sizeof(published) / sizeof(published[0]); k++) {
+        const struct model_info *want = &published[k].want;
 
-        if (modelinfo_from_config("c.json", rows[k].text, strlen(rows[k].text), &got, &e))
+        if (modelinfo_from_config("c.json", published[k].text, strlen(published[k].text),
+                                  &got, &e))
             fail_msg("%s", e.msg);
 #define SAME(field) assert_true(got.field == want->field)
         SAME(family), SAME(n_layer), SAME(n_embd), SAME(n_head), SAME(n_kv_head);
