@@ -3,8 +3,9 @@
  *   loop and signals, store (takes the folder), metric pages, router, supervisor, HTTP
  *
  * SIGTERM or SIGINT drains: no new requests, running ones go on up to --drain-s; a second
- * signal ends the wait. The main thread is the control thread: it owns the loop, the
- * store and the engine, and runs the sinks of HTTP. */
+ * signal ends the wait. SIGHUP changes nothing: all there is to read are the options, and
+ * a terminal that goes away is no reason to stop. The main thread is the control thread:
+ * it owns the loop, the store and the engine, and runs the sinks of HTTP. */
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -214,6 +215,13 @@ static void on_stop_signal(void *arg, int signo)
     on_drain_tick(a);
 }
 
+static void on_hangup_signal(void *arg, int signo)
+{
+    (void)arg;
+    log_info("%s: goes on as it was started, the options are read once",
+             strsignal(signo));
+}
+
 /* ---- start and stop ---- */
 
 static int start_loop(struct app *a, struct err *e)
@@ -222,7 +230,8 @@ static int start_loop(struct app *a, struct err *e)
     map_sigbus_survive(); /* a model's file cut short is the engine's end, not ours */
     if (loop_new(&a->loop, e) < 0 ||
         loop_signal(a->loop, SIGTERM, on_stop_signal, a, e) < 0 ||
-        loop_signal(a->loop, SIGINT, on_stop_signal, a, e) < 0)
+        loop_signal(a->loop, SIGINT, on_stop_signal, a, e) < 0 ||
+        loop_signal(a->loop, SIGHUP, on_hangup_signal, a, e) < 0)
         return -1;
     a->drain = loop_timer_new(a->loop, on_drain_tick, a);
     return 0;

@@ -254,6 +254,17 @@ def test_sigterm_drains(start):
     assert what[-3:] == [("daemon.drain", "ok"), ("engine.stop", "ok"), ("daemon.stop", "ok")]
 
 
+def test_hangup_changes_nothing(start):
+    """A terminal that goes away ends neither the daemon nor its engine."""
+    r = start(*SMALL)
+    pid = engine(r)
+    r.p.send_signal(signal.SIGHUP)
+    os.kill(pid, signal.SIGHUP)
+    wait_for(lambda: "Hangup" in r.logged())
+    assert r.post(TEXT, SHORT)[0] == 200
+    assert r.children() == [pid]
+
+
 def test_drain_has_a_limit(start):
     r = start(*SMALL, "--drain-s", "1")
     s = Stream(r)
