@@ -16,7 +16,7 @@ FLOORS = [("base/", 0), ("kernels/", 1), ("topo/", 1), ("state/", 1), ("daemon/s
 OWNERS = {"sqlite3.h": r"state/store\.c", "readline/readline.h": r"ctl/line\.c",
           "readline/history.h": r"ctl/line\.c", "microhttpd.h": r"daemon/api/",
           "curl/curl.h": r"ctl/wire\.c", "pcre2.h": r"daemon/serve/pretok\.c",
-          "expat.h": r"topo/xml\.c",
+          "expat.h": r"topo/xml\.c", "hwloc.h": r"topo/probe_pci\.c",
           "immintrin.h": r"(kernels/.*_avx(2|512)\.[ch]|base/team\.c)",
           "jansson.h": r"(base/json\.h|base/json\.c)"}
 SLEEPS = re.compile(r"(?<![>.\w])(usleep|nanosleep|clock_nanosleep|sleep|pthread_cond_timedwait|"
@@ -46,6 +46,8 @@ def check_include(path, n, inc, faults):
             faults.append(f"{path}:{n}: ctl/ links base/ only, includes {inc}")
         elif theirs > mine or theirs == mine == 1 and other != prefix:
             faults.append(f"{path}:{n}: floor {mine} includes {inc} of floor {theirs}")
+    if inc.startswith("netlink/") and not re.match(r"topo/(probe_net|net_\w+)\.c", path):
+        faults.append(f"{path}:{n}: libnl belongs to topo/probe_net.c and topo/net_*.c")
     if inc in OWNERS and not re.match(OWNERS[inc], path):
         faults.append(f"{path}:{n}: {inc} belongs to {OWNERS[inc]}")
 
