@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "ctl/line.h"
+#include "ctl/show.h"
 #include "ctl/wire.h"
 
 struct chat {
@@ -51,12 +52,14 @@ static void add_turn(struct chat *c, const char *role, const char *text)
                           json_pack("{s:s, s:s}", "role", role, "content", text));
 }
 
-/* What may go to a terminal: no control bytes but newline and tab. */
 static void print_safe(const char *s)
 {
-    for (; *s; s++)
-        putchar((unsigned char)*s < 0x20 && *s != '\n' && *s != '\t' ? '?' : *s);
+    char *copy = xstrdup(s);
+
+    show_clean(copy, "\n\t");
+    fputs(copy, stdout);
     fflush(stdout);
+    free(copy);
 }
 
 static bool on_frame(void *arg, const char *line)

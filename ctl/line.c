@@ -1,7 +1,8 @@
 /* ctl/line.c - readline with its callback interface in one poll loop.
  *
- * Signals are caught by our own handler, which only sets a flag and lets poll return:
- * Ctrl-C then clears the line, a changed window size is passed on. readline's own
+ * Signals are caught by our own handler, which only sets a flag and lets ppoll return:
+ * Ctrl-C then clears the line, a changed window size is passed on, and a signal to end is
+ * the end of input, so that terminal and history are left in order. readline's own
  * handlers stay off, so it never fights over them. The state is file-local, as readline's
  * is. */
 #include "ctl/line.h"
@@ -22,7 +23,7 @@
 
 enum { HISTORY_MAX = 1000 };
 
-static volatile int interrupted, resized;
+static volatile int interrupted, resized, ended;
 static bool terminal, done;
 static char *got, *history_file;
 static line_complete_fn complete_fn;
@@ -30,10 +31,13 @@ static line_help_fn help_fn;
 
 static void on_signal(int signo)
 {
-    if (signo == SIGINT)
-        interrupted = 1;
-    else
+    if (signo == SIGWINCH) {
         resized = 1;
+        return;
+    }
+    interrupted = 1; /* of whatever runs */
+    if (signo != SIGINT)
+        ended = 1;
 }
 
 static char *generate(const char *part, int state)
@@ -86,6 +90,8 @@ void line_open(const char *history_path, line_complete_fn complete, line_help_fn
     if (!terminal)
         return;
     sigaction(SIGWINCH, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    sigaction(SIGHUP, &sa, NULL);
     rl_catch_signals = 0;
     rl_catch_sigwinch = 0;
     rl_readline_name = "llmctl";
@@ -144,17 +150,24 @@ static void clear_line(void)
 char *line_read(const char *prompt, bool keep)
 {
     struct pollfd pfd = {.fd = STDIN_FILENO, .events = POLLIN};
+    sigset_t ours, outside;
 
     if (!terminal)
         return read_plain();
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGINT);
+    sigaddset(&ours, SIGWINCH);
+    sigaddset(&ours, SIGTERM);
+    sigaddset(&ours, SIGHUP);
+    sigprocmask(SIG_BLOCK, &ours, &outside); /* one that comes now ends the next ppoll */
     got = NULL;
     done = false;
     interrupted = 0;
     rl_callback_handler_install(prompt, on_line);
-    while (!done) {
-        int n = poll(&pfd, 1, -1);
+    while (!done && !ended) {
+        int n = ppoll(&pfd, 1, NULL, &outside);
 
-        if (interrupted) {
+        if (interrupted && !ended) {
             interrupted = 0;
             clear_line();
         }
@@ -169,6 +182,7 @@ char *line_read(const char *prompt, bool keep)
     }
     if (!done)
         rl_callback_handler_remove();
+    sigprocmask(SIG_SETMASK, &outside, NULL);
     if (!got)
         putchar('\n');
     else if (keep && *got)

@@ -74,7 +74,7 @@ static int fetch(struct session *s, const struct verb *v, struct err *e)
 
     buf_init(&body, 0);
     buf_init(&text, 0);
-    rc = wire_call(s->wire, v->path, NULL, &body, e);
+    rc = wire_call(s->wire, v->path, NULL, line_stop_flag(), &body, e);
     if (rc == 0 && s->json)
         printf("%s\n", body.p);
     else if (rc == 0)
@@ -184,8 +184,11 @@ static char *join(char **words, int n)
 static char *history_path(void)
 {
     const struct passwd *pw = getpwuid(getuid());
+    const char *home = getenv("HOME");
 
-    return pw && pw->pw_dir ? xasprintf("%s/.llmctl_history", pw->pw_dir) : NULL;
+    if ((!home || !*home) && pw)
+        home = pw->pw_dir;
+    return home && *home ? xasprintf("%s/.llmctl_history", home) : NULL;
 }
 
 /* Options into *s, *target and *line; -1 = go on, else the exit code. */

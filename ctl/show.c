@@ -29,6 +29,18 @@ struct section {
     struct column col[COLS_MAX];
 };
 
+void show_clean(char *s, const char *keep)
+{
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s, next = (unsigned char)s[1];
+
+        if ((c < 0x20 && !strchr(keep, c)) || c == 0x7f)
+            *s = '?';
+        else if (c == 0xc2 && next >= 0x80 && next < 0xa0) /* U+0080 to U+009F */
+            s[0] = s[1] = '?';
+    }
+}
+
 /* One section from *p on; false at the end of the view. */
 static bool next_section(const char **p, struct section *ret)
 {
@@ -123,9 +135,7 @@ static bool cell(const json_t *obj, const struct column *c, char *out, size_t ca
         format_number(v, c->fmt, out, cap);
     else if (json_is_number(v) && !c->fmt[0])
         format_number(v, "", out, cap);
-    for (char *p = out; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
+    show_clean(out, "");
     return out[0] != '\0';
 }
 

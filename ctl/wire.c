@@ -141,12 +141,12 @@ static int transfer(struct wire *w, const char *path, const char *body, struct s
     curl_easy_setopt(w->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
     curl_easy_setopt(w->curl, CURLOPT_WRITEFUNCTION, on_bytes);
     curl_easy_setopt(w->curl, CURLOPT_WRITEDATA, s);
-    if (s->fn) { /* streams may last; a silent minute ends them */
+    curl_easy_setopt(w->curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(w->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(w->curl, CURLOPT_XFERINFODATA, s);
+    if (s->fn) { /* streams may last; two silent minutes end them */
         curl_easy_setopt(w->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
         curl_easy_setopt(w->curl, CURLOPT_LOW_SPEED_TIME, 120L);
-        curl_easy_setopt(w->curl, CURLOPT_NOPROGRESS, 0L);
-        curl_easy_setopt(w->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
-        curl_easy_setopt(w->curl, CURLOPT_XFERINFODATA, s);
     } else {
         curl_easy_setopt(w->curl, CURLOPT_TIMEOUT_MS, (long)CALL_MS);
     }
@@ -172,10 +172,10 @@ static int transfer(struct wire *w, const char *path, const char *body, struct s
     return status >= 400 ? fail_status(status, &s->body, e) : 0;
 }
 
-int wire_call(struct wire *w, const char *path, const char *body, struct buf *ret_body,
-              struct err *e)
+int wire_call(struct wire *w, const char *path, const char *body,
+              const volatile int *stop, struct buf *ret_body, struct err *e)
 {
-    struct sink s = {0};
+    struct sink s = {.stop = stop};
     int rc;
 
     buf_init(&s.body, ANSWER_MAX);

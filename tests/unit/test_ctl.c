@@ -98,9 +98,20 @@ static void test_show_bad_reply(void **state)
     buf_done(&out);
 }
 
+static void test_show_clean(void **state)
+{
+    char s[] = "a\x1b[1m\r\n\tb\x7f \xc2\x9b"
+               "31m \xc3\xa9\xc2\xa0\xc2";
+
+    (void)state;
+    show_clean(s, "\n\t");
+    assert_string_equal(s, "a?[1m?\n\tb? ??31m \xc3\xa9\xc2\xa0\xc2");
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_verb_prefix),     cmocka_unit_test(test_verb_refused),
     cmocka_unit_test(test_verb_completion), cmocka_unit_test(test_show_table),
     cmocka_unit_test(test_show_fits_width), cmocka_unit_test(test_show_bad_reply),
+    cmocka_unit_test(test_show_clean),
 };
 TEST_MAIN("ctl", tests)
