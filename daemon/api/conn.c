@@ -110,6 +110,8 @@ void conn_answer_err_locked(struct conn *c, const struct err *e)
     struct buf b;
     int status = err_status(e->code);
 
+    if (c->answered || c->streaming || c->finished)
+        return; /* its thread may be reading the answer without the lock */
     buf_init(&b, 0);
     answer_error(&b, e);
     if (status == 429 || status == 503)
