@@ -16,6 +16,7 @@
 #include <microhttpd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -216,16 +217,15 @@ void http_drain(struct http *h) { atomic_store(&h->draining, true); }
 
 int http_active(const struct http *h) { return atomic_load(&h->active); }
 
+/* No new connections. The descriptor is ours from here on, but the library's threads may
+ * still be taking it out of their sets: it is closed after they have ended. */
 static void quiesce(struct listener *l)
 {
-    int fd;
-
     if (!l->mhd)
         return;
-    fd = MHD_quiesce_daemon(l->mhd);
-    if (fd != MHD_INVALID_SOCKET)
-        close(fd);
-    l->fd = -1;
+    l->fd = MHD_quiesce_daemon(l->mhd); /* MHD_INVALID_SOCKET is -1 */
+    if (l->fd >= 0)
+        shutdown(l->fd, SHUT_RDWR);
 }
 
 void http_stop(struct http *h)
