@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -36,16 +37,28 @@ def wait_for(what, seconds=20, step=0.02):
         time.sleep(step)
 
 
+def limit_descriptors(n):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (n, n))
+
+
+def cpu_ticks(pid):
+    """What the process has used, all its threads, in hundredths of a second."""
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
 class Rack:
     """Start llmrackd on a free port with a state folder of its own."""
 
-    def __init__(self, *options, model=MODEL, ready=True):
+    def __init__(self, *options, model=MODEL, ready=True, descriptors=None):
         self.dir = tempfile.TemporaryDirectory(prefix="llmrack-")
         self.sock = os.path.join(self.dir.name, "llmrackd.sock")
         self.log = open(os.path.join(self.dir.name, "log"), "wb+")
         self.p = subprocess.Popen(
             [os.path.join(BIN, "llmrackd"), "--state-dir", self.dir.name, "--listen",
-             "127.0.0.1:0", "--model", model, *options], stderr=self.log)
+             "127.0.0.1:0", "--model", model, *options], stderr=self.log,
+            preexec_fn=descriptors and (lambda: limit_descriptors(descriptors)))
         self.port = wait_for(self.listening)["port"]
         self.url = f"http://127.0.0.1:{self.port}"
         if ready:

@@ -9,10 +9,11 @@ import signal
 import sqlite3
 import subprocess
 import threading
+import time
 
 import pytest
 
-from rack import BIN, MODEL, SLOW, parse_sse, post_bytes, wait_for
+from rack import BIN, MODEL, SLOW, cpu_ticks, limit_descriptors, parse_sse, post_bytes, wait_for
 
 TEXT = "/v1/completions"
 SMALL = ("--kv-mib", "64")  # loads sooner
@@ -344,6 +345,30 @@ def test_model_cut_short(start, tmp_path):
     os.replace(tmp_path / "whole.gguf", path)
     wait_for(r.is_ready, 90)
     assert r.post(TEXT, SHORT)[0] == 200
+
+
+def test_idle_is_idle(start):
+    """No request, no work: after the last one threads sleep, those of the kernels too."""
+    r = start(*SMALL)
+    assert r.post(TEXT, dict(SHORT, max_tokens=20, ignore_eos=True))[0] == 200
+    wait_for(lambda: r.metric("vllm:num_requests_running") == 0)
+    steps = r.metric("llmrack_steps_total")
+    before = [cpu_ticks(pid) for pid in (engine(r), r.p.pid)]
+    time.sleep(1)
+    used = [cpu_ticks(pid) - n for pid, n in zip((engine(r), r.p.pid), before)]
+    assert used[0] <= 1 and used[1] <= 5, used  # of a hundred; a thread that spins has them all
+    assert r.metric("llmrack_steps_total") == steps
+
+
+def test_low_limit_of_descriptors(start, tmp_path):
+    """Fewer connections and a warning, or a refusal that says what to raise."""
+    r = start(*SMALL, descriptors=256)
+    assert "only 256 descriptors are allowed: at most 160 connections" in r.logged()
+    assert r.post(TEXT, SHORT)[0] == 200
+    p = subprocess.run([os.path.join(BIN, "llmrackd"), "--state-dir", str(tmp_path), "--listen",
+                        "127.0.0.1:0", "--model", MODEL], capture_output=True, text=True,
+                       timeout=30 * SLOW, preexec_fn=lambda: limit_descriptors(100))
+    assert p.returncode == 6 and "only 100 descriptors" in p.stderr and "ulimit -n" in p.stderr
 
 
 def test_usage(tmp_path):
