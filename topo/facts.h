@@ -19,6 +19,7 @@ struct gpu_facts {
     int nvlinks;       /* 0: none, or an optional bridge */
     double nvlink_bps; /* payload of one link, one way */
     bool switched;     /* sold behind NVSwitches (else a mesh, a bridge or nothing) */
+    int domain;        /* GPUs of one NVLink domain over several hosts, 0 = one host */
     int pcie_gen;
     double c2c_bps; /* to its CPU, one way; 0 none */
     double hbm_bps;
