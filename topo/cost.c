@@ -281,5 +281,6 @@ void cost_links_uniform(const struct layout *l, int domain, double bps, double c
     ret->ep = (struct cost_group){l->ep, stage <= domain ? l->ep : domain / l->etp, bps,
                                   cut, false};
     ret->ep.fast = ret->ep.fast < 1 ? 1 : int_min(ret->ep.fast, l->ep);
+    ret->etp = (struct cost_group){l->etp, int_min(l->etp, domain), bps, cut, false};
     ret->pp_bps = layout_ranks(l) <= domain ? bps : cut;
 }

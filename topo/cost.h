@@ -73,7 +73,7 @@ double cost_send(const struct cost_device *d, double bps, double bytes);
 /* What links the groups of a layout have: filled from a placement, or from a rack's
  * uniform figures. */
 struct cost_links {
-    struct cost_group tp, cp, ep;
+    struct cost_group tp, cp, ep, etp;
     double pp_bps; /* stage to stage */
 };
 /* domain: devices that share the fast links. The usual order: tp closest, then cp, adp,

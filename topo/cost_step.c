@@ -155,20 +155,25 @@ static double sent_bytes(enum weight_format f)
 }
 
 /* Ranks of one attention group hold the same rows, so that with adp 1 the experts' sum is
- * the layer's own all-reduce; else rows travel to their experts and back. */
+ * the layer's own all-reduce; else rows travel to their experts and back. Where an expert
+ * is cut over more ranks than tp, these gather the rows of all their attention groups and
+ * scatter the sums. */
 static double moe_comm_us(const struct rank_view *v)
 {
     const struct shapes *s = v->s;
     double rows = v->rows / v->l->tp * v->w->skew;
     double copies = fmin(s->topk, v->l->ep);
-    double wide = sent_bytes(s->format[PART_EXPERTS]);
+    double wide = sent_bytes(s->format[PART_EXPERTS]), us;
 
     if (v->l->adp == 1 && v->l->cp == 1)
         return cost_all_reduce(v->d, &v->k->tp, v->rows * s->hidden * 2, NULL);
-    return cost_all_to_all(v->d, &v->k->ep, rows, copies, s->expert_hidden * wide,
-                           false) +
-           cost_all_to_all(v->d, &v->k->ep, rows, copies, s->expert_hidden * 2.0, true) +
-           cost_all_gather(v->d, &v->k->tp, v->rows * s->hidden * 2);
+    us = cost_all_to_all(v->d, &v->k->ep, rows, copies, s->expert_hidden * wide, false) +
+         cost_all_to_all(v->d, &v->k->ep, rows, copies, s->expert_hidden * 2.0, true) +
+         cost_all_gather(v->d, &v->k->tp, v->rows * s->hidden * 2);
+    if (v->l->etp > v->l->tp)
+        us += 2 * cost_all_gather(v->d, &v->k->etp,
+                                  v->rows / v->l->tp * v->l->etp * s->expert_hidden * 2);
+    return us;
 }
 
 /* ---- a layer, a step ---- */

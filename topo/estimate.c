@@ -1,7 +1,8 @@
 /* topo/estimate.c - steps of topo/cost.h put together into what a client sees.
  *
- * A prompt's price is the time that it adds to a decode step that it rides on; with
- * attention groups one prompt in each rides at once. While a request decodes osl tokens,
+ * A prompt's price is the time that it adds to a decode step that it rides on; one prompt
+ * rides in each attention group and in each stage's micro-batch. It goes through the
+ * stages whole, so that PP shortens no prompt. While a request decodes osl tokens,
  * each of the `concurrency` requests around it has one prompt taken in, so a token pays
  * concurrency / osl of that price. TTFT is the step with the prompt in it, and the wait
  * for prompts ahead as in a queue with fixed service times. */
@@ -38,14 +39,14 @@ static double queue_ms(double service_ms, double rho)
 void estimate_colocated(const struct estimate_on *o, const struct estimate_load *w,
                         struct estimate *ret)
 {
-    double groups = fmin(o->l->adp, w->concurrency), extra, rho;
+    double all = o->l->adp * o->l->pp, ride = fmin(all, w->concurrency), extra, rho;
     struct cost_step dec, mixed, alone;
 
     *ret = (struct estimate){.ttft_ms = 0};
     step(o, w, w->concurrency, 0, &dec);
-    step(o, w, w->concurrency, w->isl * groups, &mixed);
-    step(o, w, 0, w->isl * groups, &alone);
-    extra = fmax(mixed.total_us - dec.total_us, 0) / groups;
+    step(o, w, w->concurrency, w->isl * all, &mixed);
+    step(o, w, 0, w->isl * all, &alone);
+    extra = fmax(mixed.total_us - dec.total_us, 0) / ride;
     ret->tpot_ms = (dec.total_us + extra * w->concurrency / w->osl) / 1e3;
     rho = extra * w->concurrency / w->osl / 1e3 / ret->tpot_ms;
     ret->ttft_ms = (w->concurrency > 1 ? mixed.total_us : alone.total_us) / 1e3;
@@ -63,7 +64,7 @@ void estimate_prefill(const struct estimate_on *o, const struct estimate_load *w
     struct cost_step one;
 
     *ret = (struct estimate){.tpot_ms = 0};
-    step(o, w, 0, w->isl * o->l->adp, &one);
+    step(o, w, 0, w->isl * o->l->adp * o->l->pp, &one);
     ret->ttft_ms = one.total_us / 1e3;
     ret->requests_s = o->l->adp * o->l->pp / one.total_us * 1e6;
     ret->prefill_bottleneck = one.bottleneck;

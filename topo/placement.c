@@ -96,7 +96,7 @@ static void add_stage(struct placement *p, const struct layout *l, int first)
     for (int i = 0; i < stage; i += l->tp)
         add_group(p, PLACE_TP, first + i, 1, l->tp);
     for (int i = 0; i < stage && l->ep * l->etp == stage; i += l->etp)
-        if (l->etp != l->tp && l->ep > 1)
+        if (l->etp != l->tp && (l->ep > 1 || l->adp > 1))
             add_group(p, PLACE_ETP, first + i, 1, l->etp);
     for (int i = 0; i < l->etp && l->ep * l->etp == stage; i++)
         add_group(p, PLACE_EP, first + i, l->etp, l->ep);

@@ -125,7 +125,8 @@ void placement_links(const struct placement *p, const struct graph *g,
 
     *ret = (struct cost_links){.tp = {.n = l->tp, .fast = l->tp},
                                .cp = {.n = l->cp, .fast = l->cp},
-                               .ep = {.n = l->ep, .fast = l->ep}};
+                               .ep = {.n = l->ep, .fast = l->ep},
+                               .etp = {.n = l->etp, .fast = l->etp}};
     for (int i = 0; i < p->n_groups; i++) {
         const struct place_group *q = &p->group[i];
         struct path w;
@@ -135,12 +136,18 @@ void placement_links(const struct placement *p, const struct graph *g,
             note_group(p, q, g, paths, &ret->tp);
         else if (q->kind == PLACE_EP)
             note_group(p, q, g, paths, &ret->ep);
+        else if (q->kind == PLACE_ETP)
+            note_group(p, q, g, paths, &ret->etp);
         else if (q->kind == PLACE_RING || q->kind == PLACE_ULYSSES)
             note_group(p, q, g, paths, &ret->cp);
         else if (q->kind == PLACE_PP) {
             group_path(p, q, paths, &w);
             ret->pp_bps = ret->pp_bps > 0 ? fmin(ret->pp_bps, w.bps) : w.bps;
         }
+    }
+    if (ret->etp.bps <= 0) { /* no group of its own: the ranks of cp */
+        ret->etp.bps = ret->cp.bps;
+        ret->etp.cut_bps = ret->cp.cut_bps;
     }
 }
 

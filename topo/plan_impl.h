@@ -1,0 +1,47 @@
+/* topo/plan_impl.h - what plan.c, plan_split.c and plan_show.c share. */
+#ifndef TOPO_PLAN_IMPL_H
+#define TOPO_PLAN_IMPL_H
+
+#include "topo/plan.h"
+
+/* The rack in the few figures that a search needs. */
+struct plan_rack {
+    int n, domain; /* usable devices; those that share the fast links */
+    double bps, cut_bps, memory;
+    bool is_cpu;
+    struct cost_device d;
+};
+
+enum { PLAN_REASONS = LAYOUT_FAULT_COUNT + LEDGER_FIXED + 4 };
+
+struct plan {
+    struct plan_ask ask;
+    struct plan_rack rack;
+    struct plan_row row[PLAN_ROWS];
+    int n_rows, tried;
+    struct plan_reason reason[PLAN_REASONS];
+};
+
+/* What becomes of one layout at its best concurrency. */
+struct plan_try {
+    struct layout l;
+    struct ledger ledger;
+    struct estimate est; /* of one instance */
+    double concurrency;
+};
+
+enum plan_role { PLAN_BOTH, PLAN_PREFILL, PLAN_DECODE };
+
+int plan_rack_of(const struct plan_ask *a, struct plan_rack *ret, struct err *e);
+/* True where the layout fits and meets the SLO in this role. Why not is noted for
+ * PLAN_BOTH, so that each layout is counted once. */
+bool plan_try_layout(struct plan *p, const struct layout *l, enum plan_role role,
+                     struct plan_try *t);
+void plan_note(struct plan *p, int reason, const char *why, const struct layout *l,
+               const char *say);
+void plan_offer(struct plan *p, const struct plan_row *r);
+void plan_split(struct plan *p);
+void plan_ledger_ask(const struct plan_ask *a, const struct plan_rack *r, int seqs,
+                     struct ledger_ask *ret);
+
+#endif
