@@ -293,7 +293,7 @@ static int read_matrix(struct smi *s, const struct text *t, int *i, struct err *
         return err_set(e, ERR_NOMEM, "no memory for a matrix of %d columns", s->n_ends);
     for (; *i + 1 < t->n; ++*i) {
         const char *at = t->line[*i + 1];
-        if (!word(&at, w) || !end_of(s, w))
+        if (!word(&at, w) || !end_of(s, w) || is_header(t->line[*i + 1]))
             break;
         ++*i;
         if (read_row(s, t, i, &tail, e) < 0)
