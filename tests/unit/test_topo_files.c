@@ -271,12 +271,66 @@ static void test_two_trays(void **state)
     graph_free(g);
 }
 
+#define HEAD "{\"format\":\"llmrack-rack\",\"version\":1,"
+#define NODES(n) HEAD "\"links\":[],\"nodes\":[{\"kind\":\"host\",\"name\":\"h\"}," n "]}"
+
+static void test_json_refused(void **state)
+{
+    static const struct {
+        const char *text, *part;
+    } bad[] = {
+        {"{}", "format '', not 'llmrack-rack'"},
+        {"{", "rack 'text'"},
+        {"{\"format\":\"llmrack-rack\"}", "version must be given"},
+        {HEAD "\"nodes\":[]}", "'links' must be a list"},
+        {HEAD "\"nodes\":[],\"links\":[]}", "no host"},
+        {HEAD "\"nodes\":[],\"links\":[],\"linkz\":1}", "'linkz' is not known"},
+        {NODES("{\"kind\":\"gpu\",\"name\":\"x\"}"), "node 1: kind 'gpu' does not exist"},
+        {NODES("{\"kind\":\"numa\",\"name\":\"x\",\"parent\":2},"
+               "{\"kind\":\"numa\",\"name\":\"y\",\"parent\":1}"),
+         "node 1: parent 2 must come before it (so that there are no cycles)"},
+        {NODES("{\"kind\":\"numa\",\"name\":\"x\",\"parent\":1}"), "parent 1 must come"},
+        {NODES("{\"kind\":\"numa\",\"name\":\"x\",\"parent\":0,\"sm\":-1}"), "sm"},
+        {NODES("{\"kind\":\"numa\",\"name\":\"x\",\"parent\":0,\"Sm\":1}"),
+         "'Sm' is not"},
+        {NODES("{\"kind\":\"numa\",\"name\":\"h\",\"parent\":0}"), "called 'h'"},
+        {NODES("{\"kind\":\"numa\",\"name\":\"x\",\"parent\":0,\"speed\":{\"v\":-1}}"),
+         "node 1"},
+        {HEAD "\"nodes\":[{\"kind\":\"host\",\"name\":\"h\"}],\"links\":[{\"a\":0,"
+              "\"b\":0,\"kind\":\"pci\"}]}",
+         "link 0: 'h' has a pci link to itself"},
+        {HEAD "\"nodes\":[{\"kind\":\"host\",\"name\":\"h\"}],\"links\":[{\"a\":0,"
+              "\"b\":7,\"kind\":\"pci\"}]}",
+         "link 0: a pci link between nodes 0 and 7, of 1 nodes"},
+        {HEAD "\"nodes\":[[[[[[[[[[[[]]]]]]]]]]]]}", "rack 'text'"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        refuse_text(bad[i].text, bad[i].part);
+}
+
+/* A file that names more nodes than a rack can have. */
+static void test_json_too_large(void **state)
+{
+    struct buf b;
+    (void)state;
+
+    buf_init(&b, 0);
+    buf_puts(&b, HEAD "\"links\":[],\"nodes\":[0");
+    for (int i = 0; i < 20000; i++)
+        buf_puts(&b, ",0");
+    buf_puts(&b, "]}");
+    refuse_bytes(b.p, b.len, "20001 nodes, at most 16384");
+    buf_done(&b);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_loads),    cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_none_left_out), cmocka_unit_test(test_completed),
         cmocka_unit_test(test_two_trays),     cmocka_unit_test(test_matrix_comes_back),
+        cmocka_unit_test(test_json_refused),  cmocka_unit_test(test_json_too_large),
     };
     return test_main(argc, argv, "topo_files", tests, sizeof(tests) / sizeof(tests[0]));
 }
