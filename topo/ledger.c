@@ -15,15 +15,17 @@
 
 #define GB 1e9
 
-/* Planning constants. GPU: models.md 1.4, "3.5 GB other" and 392 MB of communicators as
- * measured on H200 and GB200; the margin is ours. */
+/* Planning constants. CPU: its matrix kernels keep a row in three forms, int8 with five
+ * f32 for 32 elements, bf16 and f32, and its attention partial results of 4 MiB. GPU:
+ * models.md 1.4, "3.5 GB other" and 392 MB of communicators as measured on H200 and
+ * GB200; the margin is ours. */
 static const struct {
-    double context, comm, margin;
+    double context, comm, margin, work_elem, work_fixed;
     int act_bytes, budget;
     enum weight_format kv;
 } defaults[] = {
-    {3.5e9, 0.392e9, 0.05, 2, 8192, FORMAT_BF16},
-    {0, 0, 0.05, 4, 512, FORMAT_BF16},
+    {3.5e9, 0.392e9, 0.05, 0, 0, 2, 8192, FORMAT_BF16},
+    {0, 0, 0.05, 7.625, 4.5e6, 4, 512, FORMAT_BF16},
 };
 
 void ledger_ask_defaults(struct ledger_ask *a, double device_bytes, bool is_cpu)
@@ -35,6 +37,8 @@ void ledger_ask_defaults(struct ledger_ask *a, double device_bytes, bool is_cpu)
                              .kv = defaults[is_cpu].kv,
                              .act_bytes = defaults[is_cpu].act_bytes,
                              .skew = 1,
+                             .work_elem_bytes = defaults[is_cpu].work_elem,
+                             .work_fixed_bytes = defaults[is_cpu].work_fixed,
                              .context_bytes = defaults[is_cpu].context,
                              .comm_fixed_bytes = defaults[is_cpu].comm,
                              .margin = defaults[is_cpu].margin};
@@ -132,6 +136,8 @@ static void count_steps(const struct shapes *s, const struct layout *l,
     g->activations = a->act_bytes * rows *
                          ((l->sp ? h / l->tp : h) * (1 + residuals) + h + attn + mlp) +
                      outs * (a->act_bytes * h + 4.0 * s->vocab / l->tp);
+    g->workspace =
+        a->work_fixed_bytes + rows * fmax(h, fmax(mlp, attn / 2)) * a->work_elem_bytes;
     g->routed =
         a->act_bytes * routed * (2.0 * s->expert_hidden + 2.0 * s->moe_inter / l->etp);
     if (layout_ranks(l) == 1)
@@ -227,7 +233,7 @@ static void say_kv(const struct shapes *s, const struct layout *l, double room,
 static void judge(const struct shapes *s, const struct layout *l, struct ledger *g)
 {
     double room = g->have - g->context - g->margin;
-    double step = g->activations + g->routed + g->comm;
+    double step = g->activations + g->workspace + g->routed + g->comm;
     double left = room - g->weights_all - g->slots - step;
 
     g->max_seqs =
@@ -263,8 +269,8 @@ static void count_stage(const struct shapes *s, const struct layout *l,
     count_weights(s, l, a, g);
     count_kv(s, l, a, g);
     count_steps(s, l, a, g);
-    g->total = g->weights_all + g->slots + g->kv_all + g->activations + g->routed +
-               g->comm + g->context + g->margin;
+    g->total = g->weights_all + g->slots + g->kv_all + g->activations + g->workspace +
+               g->routed + g->comm + g->context + g->margin;
 }
 
 void ledger_count(const struct shapes *s, const struct layout *l,
@@ -296,6 +302,7 @@ void ledger_print(const struct ledger *g, struct buf *out)
     for (int k = 0; k < ATTN_COUNT; k++)
         row(out, attn_kind_name((enum attn_kind)k), "KV", g->kv[k]);
     row(out, "activations", "", g->activations);
+    row(out, "workspace", "", g->workspace);
     row(out, "routed rows", "", g->routed);
     row(out, "communication", "", g->comm);
     row(out, "runtime", "", g->context);
@@ -325,6 +332,7 @@ void ledger_json(const struct ledger *g, struct buf *out)
     jw_knum(&w, "kv_token", g->kv_token);
     jw_knum(&w, "expert_replicas", g->slots);
     jw_knum(&w, "activations", g->activations);
+    jw_knum(&w, "workspace", g->workspace);
     jw_knum(&w, "routed", g->routed);
     jw_knum(&w, "communication", g->comm);
     jw_knum(&w, "runtime", g->context);

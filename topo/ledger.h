@@ -24,7 +24,10 @@ struct ledger_ask {
     int seqs;            /* sequences resident in the instance */
     int budget;          /* tokens of a step in one attention group */
     enum weight_format kv;
-    int act_bytes;           /* of an activation element: 4 on the CPU, 2 on a GPU */
+    int act_bytes;          /* of an activation element: 4 on the CPU, 2 on a GPU */
+    double work_elem_bytes; /* of a row of the widest matrix, kept by the kernels beside
+                               it */
+    double work_fixed_bytes;
     int slots;               /* expert replica slots of a layer, over all EP ranks */
     double skew;             /* busiest rank's routed tokens over the mean, >= 1 */
     double context_bytes;    /* runtime, driver, kernels, graphs */
@@ -49,7 +52,7 @@ struct ledger {
     int stage; /* of the device counted */
     double weights[PART_COUNT], slots;
     double kv[ATTN_COUNT], kv_seq, kv_token; /* in all; one sequence; one more token */
-    double activations, routed, comm, context, margin;
+    double activations, workspace, routed, comm, context, margin;
     double weights_all, kv_all, total, have;
     int seqs;     /* resident on this device */
     int max_seqs; /* that would fit, 0 when not even one does */

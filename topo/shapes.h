@@ -22,7 +22,8 @@ struct err;
     X(INT8, "int8", 8, 32, 16)              /* Q8_0 */                                   \
     X(MXFP4, "mxfp4", 4, 32, 8)                                                          \
     X(NVFP4, "nvfp4", 4, 16, 8)                                                          \
-    X(INT4, "int4", 4, 32, 16)
+    X(INT4, "int4", 4, 32, 16) /* Q4_0 */                                                \
+    X(Q4_1, "q4_1", 4, 32, 32)
 enum weight_format {
 #define X(id, name, bits, group, scale) FORMAT_##id,
     WEIGHT_FORMAT_MAP(X)

@@ -1,0 +1,65 @@
+/* The ledger against what the CPU engine holds with the demo model loaded: its weights,
+ * KV, activations and the kernels' scratch, within 3 %. */
+#include "tests/model/rig.h"
+
+#include <math.h>
+
+#include "topo/ledger.h"
+
+/* The file keeps its embedding, which is the head too, wider than the rest. */
+static enum weight_format embedding(void)
+{
+    struct model *m;
+    struct err e;
+    enum dtype t;
+
+    rig_ok(model_open(test_demo_model(), &m, &e), &e);
+    assert_string_equal(model_info(m)->main_type, "Q4_1");
+    t = model_tensor(m, ROLE_TOK_EMBD, -1)->type;
+    model_free(m);
+    return t == DT_Q8_0 ? FORMAT_INT8 : t == DT_Q4_1 ? FORMAT_Q4_1 : FORMAT_BF16;
+}
+
+static void demo_model(void **st)
+{
+    static struct shapes s;
+    struct rig_cfg c = {test_demo_model(), "cpu", "auto", DT_COUNT, 1};
+    struct layout l = {1, 1, 1, 1, 1, 1, false, CP_NONE, 1, 1};
+    struct backend_mem mem;
+    struct ledger_ask a;
+    struct ledger g;
+    struct err e = {0};
+    struct rig r;
+    double held;
+
+    (void)st;
+    assert_true(rig_open(&r, &c));
+    backend_mem_used(r.b, &mem);
+    assert_int_equal(shapes_open("etc/models/smollm2-135m.json", &s, &e), 0);
+    for (int p = 0; p < PART_NORM; p++)
+        s.format[p] = FORMAT_Q4_1;
+    s.format[PART_EMBED] = embedding();
+    s.format[PART_NORM] = FORMAT_F32;
+    ledger_ask_defaults(&a, 8e9, true);
+    a.ctx = RIG_CTX;
+    a.seqs = RIG_SEQS;
+    a.budget = RIG_ROWS;
+    ledger_count(&s, &l, &a, &g);
+    held =
+        (double)(mem.weight_bytes + mem.kv_bytes + mem.scratch_bytes + mem.other_bytes);
+    printf("# MB held and counted: weights %.2f %.2f, KV %.2f %.2f, scratch %.2f %.2f, "
+           "buffers %.2f %.2f\n",
+           1e-6 * (double)mem.weight_bytes, 1e-6 * g.weights_all,
+           1e-6 * (double)mem.kv_bytes, 1e-6 * g.kv_all, 1e-6 * (double)mem.scratch_bytes,
+           1e-6 * g.workspace, 1e-6 * (double)mem.other_bytes, 1e-6 * g.activations);
+    rig_close(&r);
+    assert_true(fabs(g.weights_all / (double)mem.weight_bytes - 1) < 0.03);
+    assert_true(fabs(g.kv_all / (double)mem.kv_bytes - 1) < 0.03);
+    assert_true(fabs((g.total - g.margin - g.context) / held - 1) < 0.03);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(demo_model)};
+    return test_main(argc, argv, "ledger_cpu", tests, sizeof(tests) / sizeof(tests[0]));
+}
