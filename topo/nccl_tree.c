@@ -13,7 +13,7 @@
 #include "topo/facts.h"
 #include "topo/xml.h"
 
-/* NICs without a PCI function: more than any machine has; the rest is left out */
+/* NICs without a PCI function: more than any machine has */
 enum { VIRTUAL_NICS_MAX = 256 };
 
 struct node nccl_blank(enum node_kind kind, int parent, int host)
@@ -345,8 +345,8 @@ static int walk_pci(struct nccl *c, struct place at, const struct xml_node *x)
     return 0;
 }
 
-/* A socket plugin writes its one NIC under every <cpu>. True: it is here already. */
-static bool known_virtual(struct nccl *c, struct place *at, const struct xml_node *net)
+/* A socket plugin writes its one NIC under every <cpu>. 1: it is here already. */
+static int known_virtual(struct nccl *c, struct place *at, const struct xml_node *net)
 {
     const char *name = xml_attr(net, "name");
     const struct host_at *h = &c->hosts[at->host];
@@ -355,7 +355,7 @@ static bool known_virtual(struct nccl *c, struct place *at, const struct xml_nod
     name = name ? name : "";
     for (int i = 0; i < c->n_virtual; i++)
         if (c->virtual_nics[i].host == at->host && !strcmp(c->virtual_nics[i].name, name))
-            return true;
+            return 1;
     for (const struct xml_node *cpu = c->root->child; cpu; cpu = cpu->next) {
         const char *hash = xml_attr(cpu, "host_hash");
         if (strcmp(cpu->name, "cpu") || strcmp(hash ? hash : "", h->hash))
@@ -366,7 +366,9 @@ static bool known_virtual(struct nccl *c, struct place *at, const struct xml_nod
                 n += !strcmp(xml_attr(m, "name") ? xml_attr(m, "name") : "", name);
     }
     if (c->n_virtual >= VIRTUAL_NICS_MAX)
-        return true;
+        return err_set(c->e, ERR_TOOBIG,
+                       "line %d: more than %d NICs without a PCI function", net->line,
+                       VIRTUAL_NICS_MAX);
     c->virtual_nics =
         xrealloc(c->virtual_nics, (c->n_virtual + 1) * sizeof(*c->virtual_nics));
     c->virtual_nics[c->n_virtual++] = (struct nic_at){at->host, name};
@@ -376,7 +378,7 @@ static bool known_virtual(struct nccl *c, struct place *at, const struct xml_nod
         at->under = h->node;
         at->numa = -1;
     }
-    return false;
+    return 0;
 }
 
 static int walk_nic(struct nccl *c, struct place at, const struct xml_node *x,
@@ -384,9 +386,12 @@ static int walk_nic(struct nccl *c, struct place at, const struct xml_node *x,
 {
     for (const struct xml_node *k = x->child; k; k = k->next) {
         struct place here = at;
-        if (strcmp(k->name, "net") || (!pci && known_virtual(c, &here, k)))
+        int known = 0;
+        if (strcmp(k->name, "net"))
             continue;
-        if (add_net(c, &here, k, pci) < 0)
+        if (!pci && (known = known_virtual(c, &here, k)) < 0)
+            return -1;
+        if (!known && add_net(c, &here, k, pci) < 0)
             return -1;
     }
     return 0;

@@ -192,6 +192,12 @@ static void test_hostile_sizes(void **state)
         buf_putc(&b, '1');
     buf_puts(&b, "'/>");
     refuse_bytes(b.p, b.len, "5000 bytes long, at most 1024");
+    buf_clear(&b);
+    buf_puts(&b, "<system version='1'><cpu numaid='0'><nic>");
+    for (int i = 0; i < 300; i++)
+        buf_printf(&b, "<net name='n%d' dev='%d'/>", i, i);
+    buf_puts(&b, "</nic></cpu></system>");
+    refuse_bytes(b.p, b.len, "more than 256 NICs without a PCI function");
     refuse_bytes("<system\0 version='1'/>", 22, "a zero byte");
     buf_done(&b);
 }

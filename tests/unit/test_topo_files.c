@@ -4,6 +4,7 @@
 
 struct want {
     const char *file;
+    int nvlinks; /* widths of all NVLink edges together */
     int hosts, devices, nvswitches, nics, switches, numas;
     enum path_class a01, last; /* device 0 to 1; to the last */
     enum path_class nic;       /* device 0 to the nearest NIC, DIS = no NIC */
@@ -22,49 +23,55 @@ struct want {
 #define DIS PATH_DIS
 
 static const struct want wants[] = {
-    {"nccl-hgx-h200-8gpu-4nvs.xml", 1, 8, 4, 1, 8, 2, NVL, NVL, SYS, 450,
+    {"nccl-hgx-h200-8gpu-4nvs.xml", 144, 1, 8, 4, 1, 8, 2, NVL, NVL, SYS, 450,
      "stands under 2 CPUs", true},
-    {"nccl-hgx-b200-8gpu-hidden-nvs.xml", 1, 8, 1, 1, 4, 2, NVL, NVL, SYS, 900,
+    {"nccl-hgx-b200-8gpu-hidden-nvs.xml", 144, 1, 8, 1, 1, 4, 2, NVL, NVL, SYS, 900,
      "stands under 2 CPUs", true},
-    {"nccl-a100x4-nv4-mesh-4nic.xml", 1, 4, 0, 4, 0, 4, NVL, NVL, PHB, 100, NULL, true},
-    {"nccl-gb300-nvl72-1tray-4gpu.xml", 1, 4, 1, 1, 8, 2, NVL, NVL, SYS, 900, NULL, true},
-    {"nccl-gb300-nvl72-2tray-8gpu.xml", 2, 8, 1, 2, 16, 4, NVL, NVL, SYS, 900,
+    {"nccl-a100x4-nv4-mesh-4nic.xml", 24, 1, 4, 0, 4, 0, 4, NVL, NVL, PHB, 100, NULL,
+     true},
+    {"nccl-gb300-nvl72-1tray-4gpu.xml", 72, 1, 4, 1, 1, 8, 2, NVL, NVL, SYS, 900, NULL,
+     true},
+    {"nccl-gb300-nvl72-2tray-8gpu.xml", 144, 2, 8, 1, 2, 16, 4, NVL, NVL, SYS, 900,
      "one NVLink domain is assumed", true},
-    {"nccl-oci-bm-h100-8gpu-16port.xml", 1, 8, 4, 16, 8, 2, NVL, NVL, PIX, 450,
+    {"nccl-oci-bm-h100-8gpu-16port.xml", 144, 1, 8, 4, 16, 8, 2, NVL, NVL, PIX, 450,
      "upstream port of switch", true},
-    {"inject-oci-a100-b4-4numa.xml", 1, 8, 0, 8, 4, 4, PIX, SYS, PIX, 24,
+    {"inject-oci-a100-b4-4numa.xml", 0, 1, 8, 0, 8, 4, 4, PIX, SYS, PIX, 24,
      "no <gpu> in the file", true},
-    {"inject-azure-ndv5-h100.xml", 1, 8, 0, 8, 8, 2, PHB, SYS, PIX, 48,
+    {"inject-azure-ndv5-h100.xml", 0, 1, 8, 0, 8, 8, 2, PHB, SYS, PIX, 48,
      "no <gpu> in the file", true},
-    {"inject-azure-ndv2-v100.xml", 1, 8, 0, 1, 0, 2, PHB, SYS, PHB, 24,
+    {"inject-azure-ndv2-v100.xml", 0, 1, 8, 0, 1, 0, 2, PHB, SYS, PHB, 24,
      "no <gpu> in the file", true},
-    {"inject-aws-p4d-a100.xml", 1, 8, 0, 4, 4, 2, PIX, SYS, PIX, 12,
+    {"inject-aws-p4d-a100.xml", 0, 1, 8, 0, 4, 4, 2, PIX, SYS, PIX, 12,
      "no <gpu> in the file", true},
-    {"smi-hgx-h200-8gpu-8nic.txt", 1, 8, 1, 8, 8, 2, NVL, NVL, PIX, 450,
+    {"smi-hgx-h200-8gpu-8nic.txt", 144, 1, 8, 1, 8, 8, 2, NVL, NVL, PIX, 450,
      "no PCI addresses", false},
-    {"smi-a100x4-nv4-mesh.txt", 1, 4, 0, 0, 0, 4, NVL, NVL, DIS, 100, NULL, false},
-    {"topo-m-gb200-4gpu-6nic-ansi.txt", 1, 4, 1, 6, 0, 3, NVL, NVL, SYS, 0,
+    {"smi-a100x4-nv4-mesh.txt", 24, 1, 4, 0, 0, 0, 4, NVL, NVL, DIS, 100, NULL, false},
+    {"topo-m-gb200-4gpu-6nic-ansi.txt", 72, 1, 4, 1, 6, 0, 3, NVL, NVL, SYS, 0,
      "NIC0 reads NODE to GPUs of different NUMA", false},
-    {"topo-m-dgx-a100-8gpu-10nic.txt", 1, 8, 1, 10, 21, 5, NVL, NVL, PXB, 0, NULL, false},
-    {"topo-m-v100-cube-mesh-8gpu-2nic.txt", 1, 8, 0, 2, 2, 2, NVL, NVL, NOD, 0, NULL,
+    {"topo-m-dgx-a100-8gpu-10nic.txt", 96, 1, 8, 1, 10, 21, 5, NVL, NVL, PXB, 0, NULL,
      false},
-    {"topo-m-p40-8gpu-pix-pxb-soc.txt", 1, 8, 0, 1, 3, 2, PIX, PXB, SYS, 12, NULL, false},
-    {"topo-m-pcie-6gpu-pix-node-sys-ansi.txt", 1, 6, 0, 0, 3, 2, PIX, SYS, DIS, 12, NULL,
+    {"topo-m-v100-cube-mesh-8gpu-2nic.txt", 24, 1, 8, 0, 2, 2, 2, NVL, NVL, NOD, 0, NULL,
      false},
-    {"topo-m-h100x4-nv6-cpulists.txt", 1, 4, 0, 4, 4, 4, NVL, NVL, PIX, 0, NULL, false},
-    {"topo-m-3gpu-one-unbridged.txt", 1, 3, 0, 2, 1, 1, NVL, NOD, NOD, 0, NULL, false},
-    {"topo-m-4gpu-pxb-pix-asym-nolegend.txt", 1, 4, 0, 0, 4, 2, PXB, SYS, DIS, 12, NULL,
+    {"topo-m-p40-8gpu-pix-pxb-soc.txt", 0, 1, 8, 0, 1, 3, 2, PIX, PXB, SYS, 12, NULL,
      false},
-    {"topo-m-rtx6000ada-4gpu-4nic-pcie.txt", 1, 4, 0, 4, 2, 2, NOD, SYS, NOD, 12, NULL,
+    {"topo-m-pcie-6gpu-pix-node-sys-ansi.txt", 0, 1, 6, 0, 0, 3, 2, PIX, SYS, DIS, 12,
+     NULL, false},
+    {"topo-m-h100x4-nv6-cpulists.txt", 36, 1, 4, 0, 4, 4, 4, NVL, NVL, PIX, 0, NULL,
      false},
-    {"topo-m-2gpu-nv3-numa-na.txt", 1, 2, 0, 0, 0, 2, NVL, NVL, DIS, 60, "model unknown",
+    {"topo-m-3gpu-one-unbridged.txt", 4, 1, 3, 0, 2, 1, 1, NVL, NOD, NOD, 0, NULL, false},
+    {"topo-m-4gpu-pxb-pix-asym-nolegend.txt", 0, 1, 4, 0, 0, 4, 2, PXB, SYS, DIS, 12,
+     NULL, false},
+    {"topo-m-rtx6000ada-4gpu-4nic-pcie.txt", 0, 1, 4, 0, 4, 2, 2, NOD, SYS, NOD, 12, NULL,
      false},
-    {"topo-m-kvm-1gpu-1nic.txt", 1, 1, 0, 1, 0, 1, DIS, PATH_LOC, PHB, 0, NULL, false},
-    {"derived-topo-m-h200-gpu3-lost.txt", 1, 7, 1, 8, 7, 2, NVL, NVL, PIX, 0,
+    {"topo-m-2gpu-nv3-numa-na.txt", 3, 1, 2, 0, 0, 0, 2, NVL, NVL, DIS, 60,
+     "model unknown", false},
+    {"topo-m-kvm-1gpu-1nic.txt", 0, 1, 1, 0, 1, 0, 1, DIS, PATH_LOC, PHB, 0, NULL, false},
+    {"derived-topo-m-h200-gpu3-lost.txt", 126, 1, 7, 1, 8, 7, 2, NVL, NVL, PIX, 0,
      "which shifts when one is lost", false},
-    {"nvlink-s-inactive-links.txt", 1, 2, 0, 0, 0, 0, SYS, SYS, DIS, 0,
+    {"nvlink-s-inactive-links.txt", 0, 1, 2, 0, 0, 0, 0, SYS, SYS, DIS, 0,
      "GPU 3 (Tesla V100-SXM2-32GB) has 4 of 6 NVLinks active", false},
-    {"smi-L-mig-2gpu.txt", 1, 4, 0, 0, 0, 0, PHB, SYS, DIS, 0, "device list only", false},
+    {"smi-L-mig-2gpu.txt", 0, 1, 4, 0, 0, 0, 0, PHB, SYS, DIS, 0, "device list only",
+     false},
 };
 enum { WANTS = sizeof(wants) / sizeof(wants[0]) };
 
@@ -132,6 +139,10 @@ static void check_one(const struct want *w)
 
     print_message("%s: %d devices\n", w->file, n);
     tell_warnings(g);
+    int nvlinks = 0;
+    for (int i = 0; i < graph_n_links(g); i++)
+        nvlinks += graph_link(g, i)->kind == LINK_NVLINK ? graph_link(g, i)->width : 0;
+    assert_int_equal(nvlinks, w->nvlinks);
     assert_int_equal(n, w->devices);
     assert_int_equal(graph_count(g, NODE_HOST), w->hosts);
     assert_int_equal(graph_count(g, NODE_NVSWITCH), w->nvswitches);
