@@ -98,6 +98,9 @@ int layout_parse(const char *text, struct layout *ret, struct err *e)
     for (size_t i = 0; i < N_WORDS; i++)
         if (!*word_of(&l, i) && words[i].at != offsetof(struct layout, etp))
             *word_of(&l, i) = 1;
+    if ((double)l.pp * l.cp * l.tp * l.adp * l.replicas > WORD_MAX)
+        return err_param(e, ERR_RANGE, "layout", "layout '%s' has more than %d ranks",
+                         text, WORD_MAX);
     if (!l.etp)
         l.etp = layout_stage(&l) % l.ep == 0 ? layout_stage(&l) / l.ep : 1;
     if (l.cp > 1 && l.cp_method == CP_NONE)
