@@ -158,19 +158,33 @@ static int check_descriptors(struct app *a, struct err *e)
 
 /* ---- callbacks of the control thread ---- */
 
+/* The host part of --listen, and one that a client on this machine can name. */
+static void listen_host(const struct app *a, bool reach, char *ret, size_t cap)
+{
+    const char *colon = strrchr(a->opts.listen, ':');
+
+    snprintf(ret, cap, "%.*s", colon ? (int)(colon - a->opts.listen) : 0, a->opts.listen);
+    if (reach && !strcmp(ret, "0.0.0.0"))
+        snprintf(ret, cap, "127.0.0.1");
+    else if (reach && !strcmp(ret, "[::]"))
+        snprintf(ret, cap, "[::1]");
+}
+
 static void on_ready(void *arg, const struct served *m)
 {
     struct app *a = arg;
     int port = a->http ? http_port(a->http) : 0;
     bool chat = m->chat != TEMPLATE_NONE;
+    char host[256];
 
     if (a->told)
         return;
     a->told = true;
+    listen_host(a, true, host, sizeof(host));
     if (port)
-        printf("'%s' answers: curl http://127.0.0.1:%d/v1/%s -H 'Content-Type: "
+        printf("'%s' answers: curl http://%s:%d/v1/%s -H 'Content-Type: "
                "application/json' -d '%s'\n",
-               m->name, port, chat ? "chat/completions" : "completions",
+               m->name, host, port, chat ? "chat/completions" : "completions",
                chat ? "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}"
                     : "{\"prompt\":\"Hello\"}");
     else
@@ -319,19 +333,17 @@ static int start_http(struct app *a, struct err *e)
 
 static int start(struct app *a, struct err *e)
 {
-    const char *colon;
-    int host;
+    char host[256];
 
     a->start_us = clock_now_us(clock_real());
     if (check_descriptors(a, e) < 0 || start_loop(a, e) < 0 || start_store(a, e) < 0 ||
         start_router(a, e) < 0 || start_supervisor(a, e) < 0 || start_http(a, e) < 0)
         return -1;
     supervisor_start(a->sup);
-    colon = strrchr(a->opts.listen, ':');
-    host = colon ? (int)(colon - a->opts.listen) : 0;
+    listen_host(a, false, host, sizeof(host));
     if (http_port(a->http))
-        printf("llmrackd %s listens on http://%.*s:%d, control socket %s\n",
-               LLMRACK_VERSION, host, a->opts.listen, http_port(a->http), a->socket);
+        printf("llmrackd %s listens on http://%s:%d, control socket %s\n",
+               LLMRACK_VERSION, host, http_port(a->http), a->socket);
     else
         printf("llmrackd %s listens on the control socket %s\n", LLMRACK_VERSION,
                a->socket);

@@ -28,6 +28,10 @@ static int split(const char *where, char *host, size_t cap, const char **port,
     if (!colon || !end || end == start || (size_t)(end - start) >= cap || !colon[1] ||
         (*where != '[' && memchr(where, ':', (size_t)(colon - where))))
         return err_set(e, ERR_INVALID, "listen address '%s' is not host:port", where);
+    if (strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5 ||
+        atoi(colon + 1) > 65535) /* getaddrinfo would take it modulo 65536 */
+        return err_set(e, ERR_INVALID, "listen address '%s': a port is 0 to 65535",
+                       where);
     memcpy(host, start, (size_t)(end - start));
     host[end - start] = '\0';
     *port = colon + 1;

@@ -382,6 +382,8 @@ def test_usage(tmp_path):
     assert p.returncode == 2 and "did you mean --threads?" in p.stderr
     p = run("--model", "x", "--step-tok", "3")
     assert p.returncode == 2 and "from 16 to" in p.stderr
+    p = run("--model", "x", "--state-dir", str(tmp_path), "--listen", "127.0.0.1:99999")
+    assert p.returncode == 2 and "a port is 0 to 65535" in p.stderr
     p = run("--version")
     assert p.returncode == 0 and p.stdout.startswith("llmrackd ")
     p = run("--help")
