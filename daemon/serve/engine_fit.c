@@ -26,6 +26,15 @@ int engine_fit(const struct engine_fit_ask *a, struct engine_fit *ret, struct er
                        (long long)ctx, a->model_ctx);
     if (most < blocks_for(ctx, a->block_tok) && !a->ctx)
         ctx = most * a->block_tok;
+    if (a->ctx && ctx < min_i64(CTX_LEAST, a->model_ctx))
+        return err_set(e, ERR_RANGE,
+                       "a context of %lld is too short to serve: %lld or more",
+                       (long long)ctx, (long long)min_i64(CTX_LEAST, a->model_ctx));
+    if (a->kv_mib && bytes > a->ram_bytes)
+        return err_set(
+            e, ERR_NOFIT,
+            "a KV pool of %llu MiB is over the memory of %llu MiB: lower kv-mib",
+            (unsigned long long)(bytes >> 20), (unsigned long long)(a->ram_bytes >> 20));
     int64_t one = blocks_for(ctx, a->block_tok);
     if (one > most || ctx < min_i64(CTX_LEAST, a->model_ctx))
         return err_set(

@@ -590,9 +590,18 @@ static void test_fit(void **state)
     a.ctx = 9000;
     assert_int_equal(engine_fit(&a, &f, &e), -1);
     assert_int_equal(e.code, ERR_RANGE);
+    a.ctx = 63;
+    assert_int_equal(engine_fit(&a, &f, &e), -1);
+    assert_non_null(strstr(e.msg, "too short"));
+    a.ctx = 64;
+    assert_int_equal(engine_fit(&a, &f, &e), 0);
     a.ctx = 0;
     a.kv_mib = 1;
     assert_int_equal(engine_fit(&a, &f, &e), -1);
+    assert_non_null(strstr(e.msg, "raise kv-mib"));
+    a.kv_mib = 65 << 10;
+    assert_int_equal(engine_fit(&a, &f, &e), -1);
+    assert_non_null(strstr(e.msg, "lower kv-mib"));
     assert_true(engine_ram_bytes() > 64 << 20);
 }
 
