@@ -174,6 +174,7 @@ DESTDIR ?=
 PREFIX ?= /usr/local
 install: all man
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(B)/llmrackd $(B)/llmrack-engine $(B)/llmctl
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/llmrack/models etc/models/*.json
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 $(B)/man/llmrackd.8
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(B)/man/llmctl.1
 clean:

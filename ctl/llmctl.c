@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "ctl/ask.h"
 #include "ctl/chat.h"
 #include "ctl/line.h"
 #include "ctl/show.h"
@@ -67,22 +68,35 @@ static const char *default_socket(void)
     return access(paths[0], F_OK) == 0 ? paths[0] : paths[1];
 }
 
-static int fetch(struct session *s, const struct verb *v, struct err *e)
+/* GET v's path, or POST json to it; shown by view, or written to the FILE in rest. */
+static int fetch(struct session *s, const struct verb *v, const char *view,
+                 const char *rest, const char *json, struct err *e)
 {
     struct buf body, text;
     int rc;
 
     buf_init(&body, 0);
     buf_init(&text, 0);
-    rc = wire_call(s->wire, v->path, NULL, line_stop_flag(), &body, e);
-    if (rc == 0 && s->json)
+    rc = wire_call(s->wire, v->path, json, line_stop_flag(), &body, e);
+    if (rc == 0 && !strcmp(view, "@file"))
+        rc = ask_save(rest, body.p ? body.p : "", body.len, e);
+    else if (rc == 0 && s->json)
         printf("%s\n", body.p);
     else if (rc == 0)
-        rc = show_render(body.p, body.len, v->view, line_width(), &text, e);
+        rc = show_render(body.p, body.len, view, line_width(), &text, e);
     if (rc == 0 && text.len)
         fputs(text.p, stdout);
     buf_done(&body);
     buf_done(&text);
+    return rc;
+}
+
+/* A verb whose words make a request body. */
+static int post(struct session *s, const struct verb *v, char *json, struct err *e)
+{
+    int rc = json ? fetch(s, v, "@text", "", json, e) : -1;
+
+    free(json);
     return rc;
 }
 
@@ -122,9 +136,15 @@ static int run_verb(struct session *s, const char *line, struct err *e)
     case VERB_VERSION:
         if (!s->json)
             printf("llmctl  %s\n", LLMRACK_VERSION);
-        return fetch(s, v, e);
+        return fetch(s, v, v->view, rest, NULL, e);
+    case VERB_EXPLAIN:
+        if (!*rest)
+            return fetch(s, v, v->view, rest, NULL, e);
+        return post(s, v, ask_words(rest, e), e);
+    case VERB_PLAN_MAKE:
+        return post(s, v, ask_plan(rest, e), e);
     default:
-        return fetch(s, v, e);
+        return fetch(s, v, v->view, rest, NULL, e);
     }
 }
 

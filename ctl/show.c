@@ -46,9 +46,16 @@ static bool next_section(const char **p, struct section *ret)
 {
     const char *s = *p, *open = strchr(s, '{'), *close = open ? strchr(open, '}') : NULL;
 
+    memset(ret, 0, sizeof(*ret));
+    if (*s == '@') {
+        size_t n = strcspn(s, ";");
+
+        snprintf(ret->key, sizeof(ret->key), "%.*s", (int)n, s);
+        *p = s + n + (s[n] == ';');
+        return true;
+    }
     if (!close)
         return false;
-    memset(ret, 0, sizeof(*ret));
     snprintf(ret->key, sizeof(ret->key), "%.*s", (int)(open - s), s);
     for (s = open + 1; s < close && ret->n < COLS_MAX;) {
         struct column *c = &ret->col[ret->n++];
@@ -153,6 +160,19 @@ static void show_fields(const json_t *root, const struct section *s, struct buf 
             buf_printf(out, "%-*s  %s\n", wide, s->col[i].title, text);
 }
 
+/* Lines that the daemon made, with its tabs. */
+static void show_text(const json_t *v, struct buf *out)
+{
+    const char *p = json_string_value(v);
+    char *copy = xstrdup(p ? p : "");
+
+    show_clean(copy, "\n\t");
+    buf_puts(out, copy);
+    if (out->len && out->p[out->len - 1] != '\n')
+        buf_putc(out, '\n');
+    free(copy);
+}
+
 /* Columns that show when printing: those with a value in some row. */
 static void measure(const json_t *rows, const struct section *s, int *width)
 {
@@ -250,7 +270,9 @@ int show_render(const char *json, size_t n, const char *view, int width, struct 
         if (!first)
             buf_putc(out, '\n');
         first = false;
-        if (s.key[0])
+        if (s.key[0] == '@')
+            show_text(json_object_get(root, s.key + 1), out);
+        else if (s.key[0])
             show_table(json_object_get(root, s.key), &s, width, out);
         else
             show_fields(root, &s, out);

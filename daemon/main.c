@@ -22,6 +22,7 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/api/http.h"
+#include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/router_ctl.h"
 #include "daemon/ctrl/supervisor.h"
 #include "daemon/ctrl/system.h"
@@ -29,6 +30,7 @@
 #include "daemon/serve/map.h"
 #include "daemon/serve/metrics.h"
 #include "state/store.h"
+#include "topo/file.h"
 
 enum {
     ARGS_MAX = 64,
@@ -40,9 +42,10 @@ enum {
 
 struct app {
     struct daemon_opts opts;
-    char *socket, *engine, *args[ARGS_MAX];
+    char *socket, *engine, *models_dir, *args[ARGS_MAX];
     int n_args;
-    struct buf options, system;
+    struct buf options; /* as JSON, for the journal and the inventory */
+    struct domain *domain;
     int64_t start_us;
 
     struct loop *loop;
@@ -102,15 +105,26 @@ static int read_options(struct app *a, int argc, char **argv, struct err *e)
     return 0;
 }
 
-/* The engine beside our own program. */
-static char *engine_path(void)
+/* A path relative to the folder of our own program. */
+static char *beside(const char *rest)
 {
     char self[PATH_MAX], *slash;
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
     self[n > 0 ? n : 0] = '\0';
     slash = strrchr(self, '/');
-    return xasprintf("%.*s/llmrack-engine", slash ? (int)(slash - self) : 0, self);
+    return xasprintf("%.*s/%s", slash ? (int)(slash - self) : 0, self, rest);
+}
+
+/* Published shapes: installed, or in the source tree. */
+static char *models_dir(void)
+{
+    char *installed = beside("../share/llmrack/models");
+
+    if (access(installed, R_OK) == 0)
+        return installed;
+    free(installed);
+    return beside("../etc/models");
 }
 
 static void derive_options(struct app *a)
@@ -120,7 +134,8 @@ static void derive_options(struct app *a)
 
     a->socket =
         o->socket[0] ? xstrdup(o->socket) : xasprintf("%s/llmrackd.sock", o->state_dir);
-    a->engine = o->engine[0] ? xstrdup(o->engine) : engine_path();
+    a->engine = o->engine[0] ? xstrdup(o->engine) : beside("llmrack-engine");
+    a->models_dir = o->models_dir[0] ? xstrdup(o->models_dir) : models_dir();
     a->n_args = options_instance_argv(&o->inst, a->args, ARGS_MAX);
     buf_init(&a->options, 0);
     jw_init(&w, &a->options);
@@ -129,8 +144,7 @@ static void derive_options(struct app *a)
         if (strncmp(a->args[i], "--model=", 8)) /* stands in the model's own row */
             jw_str(&w, a->args[i]);
     jw_arr_end(&w);
-    buf_init(&a->system, 0);
-    system_json(&a->system);
+    a->domain = domain_new(o->rack, o->rack_gpu);
 }
 
 /* Fewer connections rather than no start where the system's limit is low. */
@@ -229,11 +243,63 @@ static void on_stop_signal(void *arg, int signo)
     on_drain_tick(a);
 }
 
+static void on_rack_changed(void *arg, const char *what)
+{
+    struct app *a = arg;
+    struct err e;
+
+    log_warn("rack: %s", what);
+    if (journal_add(a->store, "daemon", "rack.changed", domain_rack(a->domain), "ok", &e,
+                    "%s", what) < 0)
+        log_error("%s", e.msg);
+}
+
+/* Remember the rack as it is now: the next start is compared with it. */
+static int record_rack(struct app *a, struct err *e)
+{
+    struct domain_view *v = domain_get(a->domain);
+    struct buf json;
+    int rc;
+
+    buf_init(&json, 0);
+    topo_to_json(v->graph, &json);
+    rc = inventory_put_rack(a->store, domain_rack(a->domain), json.p, e);
+    buf_done(&json);
+    domain_put(v);
+    return rc;
+}
+
+/* Read or probe the rack and compare it with the last one of the same name. */
+static int load_rack(struct app *a, struct err *e)
+{
+    char *name = NULL, *json = NULL;
+    int had = inventory_rack(a->store, &name, &json, e), rc = -1;
+
+    if (had >= 0) {
+        bool same = had && !strcmp(name, domain_rack(a->domain));
+
+        rc = domain_load(a->domain, same ? json : NULL, on_rack_changed, a, e);
+    }
+    free(name);
+    free(json);
+    if (rc < 0 || record_rack(a, e) < 0)
+        return -1;
+    metric_set(a->page, M_EMULATED, 0, domain_emulated(a->domain));
+    return 0;
+}
+
 static void on_hangup_signal(void *arg, int signo)
 {
-    (void)arg;
-    log_info("%s: goes on as it was started, the options are read once",
-             strsignal(signo));
+    struct app *a = arg;
+    struct err e;
+
+    log_info("%s: the rack is read again", strsignal(signo));
+    if (load_rack(a, &e) == 0)
+        return;
+    log_error("%s; what was known of the rack stays", e.msg);
+    if (journal_add(a->store, "daemon", "rack.load", domain_rack(a->domain), "failed", &e,
+                    "%s", e.msg) < 0)
+        log_error("%s", e.msg);
 }
 
 /* ---- start and stop ---- */
@@ -324,7 +390,8 @@ static int start_http(struct app *a, struct err *e)
         .version = LLMRACK_VERSION,
         .schema = store_schema_version(a->store),
         .start_us = a->start_us,
-        .system_json = a->system.p,
+        .models_dir = a->models_dir,
+        .domain = a->domain,
         .loop = a->loop,
     };
 
@@ -337,7 +404,8 @@ static int start(struct app *a, struct err *e)
 
     a->start_us = clock_now_us(clock_real());
     if (check_descriptors(a, e) < 0 || start_loop(a, e) < 0 || start_store(a, e) < 0 ||
-        start_router(a, e) < 0 || start_supervisor(a, e) < 0 || start_http(a, e) < 0)
+        start_router(a, e) < 0 || load_rack(a, e) < 0 || start_supervisor(a, e) < 0 ||
+        start_http(a, e) < 0)
         return -1;
     supervisor_start(a->sup);
     listen_host(a, false, host, sizeof(host));
@@ -372,14 +440,15 @@ static void stop(struct app *a, int code)
     if (a->store && journal_add(a->store, "daemon", "daemon.stop", "",
                                 code ? "failed" : "ok", &e, "exit code %d", code) < 0)
         log_error("%s", e.msg);
+    domain_free(a->domain);
     store_close(a->store);
     loop_free(a->loop);
     for (int i = 0; i < a->n_args; i++)
         free(a->args[i]);
     free(a->socket);
     free(a->engine);
+    free(a->models_dir);
     buf_done(&a->options);
-    buf_done(&a->system);
 }
 
 int main(int argc, char **argv)

@@ -57,6 +57,13 @@ const struct opt_def daemon_opt_defs[] = {
         "where the API listens; port 0 = any, empty = nowhere"),
     STR(daemon_opts, socket, "socket", "", "PATH",
         "control socket; empty = llmrackd.sock in the state folder"),
+    STR(daemon_opts, models_dir, "models-dir", "", "DIR",
+        "published model shapes, for plan; empty = beside the program"),
+    STR(daemon_opts, rack, "rack", "auto", "auto|cpu:N|cpu:HxN|NAME|FILE",
+        "the rack: this machine, or one that is emulated (a built-in name or a recorded "
+        "file)"),
+    STR(daemon_opts, rack_gpu, "rack-gpu", "", "MODEL",
+        "the GPU model of a rack file that does not say, e.g. H200"),
     STR(daemon_opts, name, "name", "", "NAME",
         "the model's id in the API; empty = the file's or folder's name"),
     STR(daemon_opts, engine, "engine", "", "PATH",

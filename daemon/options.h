@@ -31,6 +31,8 @@ struct instance_opts {
 struct daemon_opts {
     struct instance_opts inst;
     const char *state_dir, *listen, *socket, *name, *engine, *log_level;
+    const char *models_dir;      /* published shapes; "" = beside the program */
+    const char *rack, *rack_gpu; /* what is owned; the model that completes a file */
     int64_t max_body_mib, max_connections, drain_s, header_s, body_s, stuck_s;
     bool help, version, man;
 };

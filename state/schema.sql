@@ -39,3 +39,12 @@ CREATE TABLE instance (
     options    TEXT NOT NULL,
     applied_ms INTEGER NOT NULL
 ) STRICT;
+
+-- migration 2
+-- The rack as last recorded, as JSON: what the next start is compared with.
+CREATE TABLE rack (
+    one    INTEGER PRIMARY KEY CHECK (one = 1),
+    name   TEXT NOT NULL,
+    json   TEXT NOT NULL,
+    at_ms  INTEGER NOT NULL
+) STRICT;

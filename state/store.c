@@ -487,3 +487,32 @@ int inventory_instances(struct store *s, struct instance_row *ret, int max, stru
     }
     return rows_done(s, st, rc, n, e);
 }
+
+int inventory_put_rack(struct store *s, const char *name, const char *json, struct err *e)
+{
+    return finish(s,
+                  query(s, e,
+                        "INSERT INTO rack(one, name, json, at_ms) VALUES(1, ?, ?, ?)"
+                        " ON CONFLICT(one) DO UPDATE SET name = excluded.name,"
+                        " json = excluded.json, at_ms = excluded.at_ms",
+                        "tti", name, json, clock_wall_ms()),
+                  e);
+}
+
+int inventory_rack(struct store *s, char **ret_name, char **ret_json, struct err *e)
+{
+    sqlite3_stmt *st = query(s, e, "SELECT name, json FROM rack", "");
+    int n = 0, rc = -1;
+
+    if (st && (rc = step(s, st, e)) == 1) {
+        const char *name = (const char *)sqlite3_column_text(st, 0);
+        const char *json = (const char *)sqlite3_column_text(st, 1);
+
+        if (name && json) { /* NULL is out of memory, which rows_done reports */
+            *ret_name = xstrdup(name);
+            *ret_json = xstrdup(json);
+            n = 1;
+        }
+    }
+    return rows_done(s, st, rc, n, e);
+}

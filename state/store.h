@@ -52,4 +52,11 @@ int inventory_put_instance(struct store *s, const struct instance_row *i, struct
 int inventory_instances(struct store *s, struct instance_row *ret, int max,
                         struct err *e);
 
+/* ---- the rack as last recorded ---- */
+/* name: what was asked for (auto, a built-in, a file); json: the graph. Replaces. */
+int inventory_put_rack(struct store *s, const char *name, const char *json,
+                       struct err *e);
+/* 1 and malloc'd strings, 0 when none was recorded, -1. */
+int inventory_rack(struct store *s, char **ret_name, char **ret_json, struct err *e);
+
 #endif

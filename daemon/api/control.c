@@ -14,9 +14,12 @@
 #include "daemon/api/conn.h"
 #include "daemon/api/route.h"
 #include "daemon/api/server.h"
+#include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/tokenizer.h"
+#include "topo/finding.h"
+#include "topo/graph.h"
 
 enum { MAX_INSTANCES = 64, MAX_MODELS = 64, MAX_REQUESTS = 4096, MAX_PAGES = 64 };
 
@@ -130,6 +133,20 @@ static void put_load(struct jw *w, struct http *h, const struct instance_status 
     put_quantiles(w, "tpot_ms", h->page, M_TPOT, 1e3);
 }
 
+static void put_rack(struct jw *w, struct http *h)
+{
+    struct domain_view *v = h->cfg.domain ? domain_get(h->cfg.domain) : NULL;
+    int bad = 0;
+
+    for (int i = 0; v && i < findings_count(v->findings); i++)
+        bad += findings_get(v->findings, i)->severity == SEVERITY_BAD;
+    jw_kstr(w, "rack", h->cfg.domain ? domain_rack(h->cfg.domain) : NULL);
+    jw_kbool(w, "emulated", v && graph_emulated(v->graph));
+    jw_kint(w, "findings", v ? findings_count(v->findings) : 0);
+    jw_kint(w, "findings_bad", bad);
+    domain_put(v);
+}
+
 void control_status(struct conn *c)
 {
     struct instance_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
@@ -142,7 +159,7 @@ void control_status(struct conn *c)
     jw_kint(&w, "pid", getpid());
     jw_knum(&w, "uptime_s", since_s(c->h->cfg.start_us));
     put_ready(&w, c->h);
-    jw_kbool(&w, "emulated", false);
+    put_rack(&w, c->h);
     jw_kstr(&w, "listen", c->h->listen);
     jw_kint(&w, "port", c->h->port);
     jw_kint(&w, "connections", atomic_load(&c->h->connections));
@@ -266,16 +283,6 @@ void control_metrics(struct conn *c)
     jw_arr_end(&w);
     router_pages_put(c->h->router);
     send_reply(c, &w, &b);
-}
-
-void control_topology(struct conn *c)
-{
-    struct buf b;
-
-    buf_init(&b, 0);
-    buf_puts(&b, c->h->system_json);
-    conn_answer(c, 200, "application/json", &b);
-    buf_done(&b);
 }
 
 void control_version(struct conn *c)

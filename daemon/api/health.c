@@ -11,6 +11,7 @@
 #include "daemon/api/conn.h"
 #include "daemon/api/route.h"
 #include "daemon/api/server.h"
+#include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/metrics.h"
 
@@ -47,7 +48,8 @@ void api_readyz(struct conn *c)
         return;
     }
     buf_init(&b, 0);
-    buf_puts(&b, "{\"status\":\"ready\",\"emulated\":false}");
+    buf_printf(&b, "{\"status\":\"ready\",\"emulated\":%s}",
+               c->h->cfg.domain && domain_emulated(c->h->cfg.domain) ? "true" : "false");
     conn_answer(c, 200, "application/json", &b);
 }
 

@@ -56,7 +56,6 @@ void http_unref(struct http *h)
     free(h->listen);
     free(h->socket_path);
     free(h->version);
-    free(h->system_json);
     free(h);
 }
 
@@ -169,7 +168,6 @@ static struct http *http_alloc(const struct http_cfg *cfg, struct router *r,
     h->cfg = *cfg;
     h->socket_path = xstrdup(cfg->socket_path);
     h->version = xstrdup(cfg->version);
-    h->system_json = xstrdup(cfg->system_json);
     h->router = r;
     h->page = page;
     h->tcp = (struct listener){.h = h, .fd = -1};

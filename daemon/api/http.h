@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct domain;
 struct err;
 struct http;
 struct loop;
@@ -28,8 +29,9 @@ struct http_cfg {
     const char *version;
     int schema; /* of the state store, for show version */
     int64_t start_us;
-    const char *system_json; /* show topology: the CPU device, from main */
-    struct loop *loop;       /* the control thread's, asked for a pass by healthz; NULL */
+    const char *models_dir; /* published shapes, for plan */
+    struct domain *domain;  /* the rack; NULL in tests that have none */
+    struct loop *loop;      /* the control thread's, asked for a pass by healthz; NULL */
 };
 
 /* Borrows router, page, loop and the strings of cfg until http_stop; starts its threads.

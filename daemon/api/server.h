@@ -28,7 +28,7 @@ struct listener {
 
 struct http {
     struct http_cfg cfg;
-    char *listen_host, *listen, *socket_path, *version, *system_json;
+    char *listen_host, *listen, *socket_path, *version;
     struct router *router;
     struct metric_page *page; /* NULL after the stop */
     struct listener tcp, local;

@@ -1,4 +1,5 @@
-/* daemon/ctrl/system.c - the CPU device for `show topology` and the descriptor limit. */
+/* daemon/ctrl/system.c - this machine as a rack of one CPU device, and the descriptor
+ * limit. */
 #include "daemon/ctrl/system.h"
 
 #include <sched.h>
@@ -9,25 +10,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/buf.h"
 #include "base/err.h"
-#include "base/json.h"
-
-/* Flags that decide which kernels can run, as /proc/cpuinfo spells them. */
-static const char *const isa_flags[] = {
-    "avx2",     "fma",      "f16c",       "avx512f",     "avx512bw",
-    "avx512vl", "avx512dq", "avx512vbmi", "avx512_vnni", "avx512_bf16",
-    "amx_int8", "amx_bf16", "asimd",      "sve",         "sve2"};
-
-static bool has_word(const char *words, const char *w)
-{
-    size_t n = strlen(w);
-
-    for (const char *p = words; (p = strstr(p, w)); p += n)
-        if ((p == words || p[-1] == ' ') && (p[n] == ' ' || p[n] == '\n' || !p[n]))
-            return true;
-    return false;
-}
+#include "topo/graph.h"
 
 /* The value of the first line that begins with key, without the newline. */
 static bool line_value(const char *line, const char *key, char *out, size_t cap)
@@ -40,22 +24,15 @@ static bool line_value(const char *line, const char *key, char *out, size_t cap)
     return true;
 }
 
-static void read_cpuinfo(char *model, size_t model_cap, struct buf *isa)
+static void read_cpu_model(char *model, size_t cap)
 {
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char *line = NULL, flags[8192] = "";
-    bool named = false, flagged = false;
-    size_t cap = 0;
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    char *line = NULL;
+    size_t n = 0;
 
-    snprintf(model, model_cap, "unknown CPU");
-    while (f && !(named && flagged) && getline(&line, &cap, f) > 0) {
-        named = named || line_value(line, "model name", model, model_cap);
-        flagged = flagged || line_value(line, "flags", flags, sizeof(flags)) ||
-                  line_value(line, "Features", flags, sizeof(flags));
-    }
-    for (size_t i = 0; i < sizeof(isa_flags) / sizeof(isa_flags[0]); i++)
-        if (has_word(flags, isa_flags[i]))
-            buf_printf(isa, "%s%s", isa->len ? " " : "", isa_flags[i]);
+    snprintf(model, cap, "unknown CPU");
+    while (f && getline(&line, &n, f) > 0 && !line_value(line, "model name", model, cap))
+        continue;
     free(line);
     if (f)
         fclose(f);
@@ -70,30 +47,68 @@ int system_cpus(void)
     return CPU_COUNT(&set);
 }
 
-void system_json(struct buf *out)
+/* "0-1,4" of the CPUs that this process may run on. */
+static void cpu_list(char *out, size_t cap)
 {
-    char model[128];
-    struct buf isa;
-    struct jw w;
+    cpu_set_t set;
+    size_t n = 0;
 
-    buf_init(&isa, 0);
-    read_cpuinfo(model, sizeof(model), &isa);
-    jw_init(&w, out);
-    jw_obj(&w);
-    jw_kbool(&w, "emulated", false);
-    jw_key(&w, "devices");
-    jw_arr(&w);
-    jw_obj(&w);
-    jw_kstr(&w, "id", "cpu0");
-    jw_kstr(&w, "kind", "cpu");
-    jw_kstr(&w, "model", model);
-    jw_kint(&w, "cores", system_cpus());
-    jw_kint(&w, "memory_bytes", (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
-    jw_kstr(&w, "isa", isa.p ? isa.p : "");
-    jw_obj_end(&w);
-    jw_arr_end(&w);
-    jw_obj_end(&w);
-    buf_done(&isa);
+    out[0] = '\0';
+    if (sched_getaffinity(0, sizeof(set), &set) < 0)
+        return;
+    for (int i = 0; i < CPU_SETSIZE && n < cap; i++) {
+        int last = i;
+
+        if (!CPU_ISSET(i, &set))
+            continue;
+        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set))
+            last++;
+        n += (size_t)snprintf(out + n, cap - n, last > i ? "%s%d-%d" : "%s%d",
+                              n ? "," : "", i, last);
+        i = last;
+    }
+}
+
+static int add_cpu_device(struct graph_builder *b, struct err *e)
+{
+    const double ram = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    struct node host = {.kind = NODE_HOST, .parent = -1, .numa = -1, .index = -1};
+    struct node numa = {.kind = NODE_NUMA, .numa = 0, .index = 0, .name = "numa0"};
+    struct node cpu = {.kind = NODE_DEVICE, .numa = 0, .index = 0, .name = "cpu0"};
+    struct link bus = {.kind = LINK_MEMORY, .width = 1, .health = HEALTH_OK};
+
+    if (gethostname(host.name, sizeof(host.name) - 1) < 0 || !host.name[0])
+        snprintf(host.name, sizeof(host.name), "localhost");
+    read_cpu_model(cpu.model, sizeof(cpu.model));
+    cpu_list(cpu.cpus, sizeof(cpu.cpus));
+    snprintf(numa.cpus, sizeof(numa.cpus), "%s", cpu.cpus);
+    cpu.is_cpu = true;
+    cpu.health = HEALTH_OK;
+    cpu.clique = numa.clique = host.clique = -1;
+    cpu.memory_bytes = (struct fact){ram, FROM_SYSFS, CONF_MEASURED};
+    host.health = numa.health = HEALTH_OK;
+
+    numa.parent = numa.host = graph_add_node(b, &host, e);
+    if (numa.host < 0)
+        return -1;
+    cpu.host = numa.host;
+    cpu.parent = graph_add_node(b, &numa, e);
+    if (cpu.parent < 0)
+        return -1;
+    bus.a = cpu.parent;
+    bus.b = graph_add_node(b, &cpu, e);
+    return bus.b < 0 || graph_add_link(b, &bus, e) < 0 ? -1 : 0;
+}
+
+int system_graph(struct graph **ret, struct err *e)
+{
+    struct graph_builder *b = graph_builder_new();
+
+    if (add_cpu_device(b, e) < 0) {
+        graph_builder_free(b);
+        return err_wrap(e, "this machine's CPU device");
+    }
+    return graph_build(b, "live", false, ret, e);
 }
 
 long system_descriptors(long want, struct err *e)

@@ -4,11 +4,12 @@
 #ifndef CTRL_SYSTEM_H
 #define CTRL_SYSTEM_H
 
-struct buf;
 struct err;
+struct graph;
 
-/* {"emulated":false,"devices":[{"id":"cpu0",...}]} as /api/v1/topology answers. */
-void system_json(struct buf *out);
+/* The machine with one NUMA node and its CPU device "cpu0": what a rank on the CPU
+ * backend has. Not emulated. */
+int system_graph(struct graph **ret, struct err *e);
 /* CPUs that this process may run on. */
 int system_cpus(void);
 /* Raises the soft descriptor limit as far as `want` needs and is allowed; returns what is

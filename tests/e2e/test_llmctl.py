@@ -31,7 +31,7 @@ def test_each_show_verb(rack):
     for verb, words in {"status": ["version", "ready", "yes", "INSTANCE"],
                         "models": ["MODEL", "llama", "Q4_1", "gguf"],
                         "metrics": ["METRIC", "vllm:num_requests_running"],
-                        "topology": ["DEVICE", "cpu0", "emulated"],
+                        "topology": ["1 device", "cpu0", "emulated"],
                         "requests": ["no requests"]}.items():
         p = ctl(rack, "show", verb)
         assert p.returncode == 0 and not p.stderr
@@ -145,7 +145,7 @@ def test_keys(terminal):
     listed = t.sees(re.compile("topology.*llmctl> show ", re.S))
     assert "models" in listed and "status" in listed
     t.keys("?")
-    assert "devices of this machine" in t.sees(re.compile("topology .*llmctl> show ", re.S))
+    assert "the rack as a tree" in t.sees(re.compile("topology .*llmctl> show ", re.S))
     t.keys("\x03")  # Ctrl-C: a new line, nothing is run
     t.sees("llmctl> ")
     t.keys("show mod\t\r")
@@ -173,6 +173,7 @@ def test_chat_is_stopped_and_goes_on(terminal, rack):
     t.sees("[stopped]")
     t.sees("you> ")
     wait_for(lambda: not rack.local("/api/v1/requests")["requests"])
+    t.keys("/reset\r")
     t.keys("Say only the word yes.\r")
     t.sees(re.compile(r"TTFT \d+ ms, \d+ tokens, \d+ tokens/s\]"))
     t.keys("/reset\r")

@@ -27,7 +27,6 @@ static int setup(void **state)
         .body_us = 5000000,
         .idle_us = 30000000,
         .version = "test",
-        .system_json = "{}",
         .start_us = clock_now_us(clock_real()),
     };
     struct err e;
@@ -411,8 +410,7 @@ static void test_second_server_on_the_socket(void **state)
                            .max_connections = 16,
                            .n_threads = 1,
                            .n_workers = 1,
-                           .version = "",
-                           .system_json = ""};
+                           .version = ""};
     struct http *second = NULL;
     struct err e = {0};
 

@@ -1,34 +1,29 @@
-/* tests/unit/test_system.c - the device of this machine as JSON, and descriptor limits.
+/* tests/unit/test_system.c - the device of this machine, and descriptor limits.
  */
 #include "tests/test.h"
 
 #include <sys/resource.h>
 
-#include "base/buf.h"
 #include "base/err.h"
-#include "base/json.h"
 #include "daemon/ctrl/system.h"
+#include "topo/graph.h"
 
 static void describes_the_cpu(void **state)
 {
-    const struct js_limits lim = {65536, 8};
-    struct buf b;
-    json_t *v, *d;
+    const struct node *d;
+    struct graph *g;
+    const int *dev;
     struct err e;
 
     (void)state;
-    buf_init(&b, 0);
-    system_json(&b);
-    assert_int_equal(js_parse(b.p, b.len, &lim, &v, &e), 0);
-    assert_true(json_is_false(json_object_get(v, "emulated")));
-    d = json_array_get(json_object_get(v, "devices"), 0);
-    assert_string_equal(json_string_value(json_object_get(d, "id")), "cpu0");
-    assert_int_equal(json_integer_value(json_object_get(d, "cores")), system_cpus());
-    assert_true(json_integer_value(json_object_get(d, "memory_bytes")) > 1 << 20);
-    assert_true(json_string_length(json_object_get(d, "model")) > 0);
-    assert_true(json_is_string(json_object_get(d, "isa")));
-    json_decref(v);
-    buf_done(&b);
+    assert_int_equal(system_graph(&g, &e), 0);
+    assert_false(graph_emulated(g));
+    assert_int_equal(graph_devices(g, &dev), 1);
+    d = graph_node(g, dev[0]);
+    assert_string_equal(d->name, "cpu0");
+    assert_true(d->is_cpu && d->model[0] && d->cpus[0]);
+    assert_true(d->memory_bytes.v > 1 << 20);
+    graph_free(g);
 }
 
 static void raises_the_soft_limit(void **state)

@@ -1,0 +1,114 @@
+"""The rack behind the daemon: a recorded one is emulated, a lost GPU is told, formulas and
+plans are answered, FILEs belong to llmctl."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+import rack as rack_module
+from test_llmctl import ctl
+
+SHARED = os.environ.get("SHARED", "../shared")
+H200 = os.path.join(SHARED, "topologies", "nccl-hgx-h200-8gpu-4nvs.xml")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A daemon whose rack is a file that the test may change."""
+    if not os.path.exists(H200):
+        pytest.skip("no recorded topologies")
+    path = tmp_path_factory.mktemp("rack") / "rack.xml"
+    path.write_bytes(open(H200, "rb").read())
+    r = rack_module.Rack("--rack", str(path))
+    r.file = path
+    yield r
+    r.stop()
+
+
+def test_a_recorded_rack_is_emulated_and_says_so(recorded):
+    for path in "/api/v1/status", "/api/v1/topology":
+        assert recorded.local(path)["emulated"] is True
+    assert recorded.metrics()["llmrack_emulated"] == 1
+    assert len(recorded.local("/api/v1/topology")["devices"]) == 8
+    out = ctl(recorded, "show", "topology").stdout
+    assert "emulated" in out and "NVIDIA H200" in out and "4 NVSwitches" in out
+    assert "NV18" in ctl(recorded, "show", "topology", "matrix").stdout
+
+
+def test_record_and_export_write_llmctls_own_files(recorded, tmp_path):
+    p = ctl(recorded, "topology", "record", str(tmp_path / "r.json"))
+    assert p.returncode == 0, p.stderr
+    assert json.load(open(tmp_path / "r.json"))
+    p = ctl(recorded, "topology", "export", "nccl", str(tmp_path / "r.xml"))
+    assert p.returncode == 0 and open(tmp_path / "r.xml").read().startswith("<system")
+    p = ctl(recorded, "topology", "record", str(tmp_path / "none" / "r.json"))
+    assert p.returncode == 1 and "cannot write" in p.stderr
+
+
+def test_a_lost_gpu_is_found_journalled_and_shown(recorded):
+    lines = recorded.file.read_text().split("\n")
+    first = next(i for i, s in enumerate(lines) if "<gpu " in s) - 1  # its <pci>
+    last = next(i for i, s in enumerate(lines) if "</gpu>" in s) + 1
+    recorded.file.write_text("\n".join(lines[:first] + lines[last + 1:]))
+    os.kill(recorded.p.pid, signal.SIGHUP)
+    end = time.monotonic() + 30
+    while len(recorded.local("/api/v1/topology")["devices"]) != 7 and time.monotonic() < end:
+        time.sleep(0.05)
+    kinds = [(f["severity"], f["kind"]) for f in recorded.local("/api/v1/findings")["findings"]]
+    assert ("bad", "lost") in kinds, kinds
+    assert recorded.local("/api/v1/status")["findings_bad"] >= 1
+    assert "lost" in ctl(recorded, "show", "findings").stdout
+
+
+def test_a_damaged_rack_file_leaves_what_was_known(recorded):
+    before = recorded.local("/api/v1/topology")["devices"]
+    good = recorded.file.read_text()
+    recorded.file.write_text(good[:len(good) // 2])
+    os.kill(recorded.p.pid, signal.SIGHUP)
+    time.sleep(0.3)
+    assert recorded.local("/api/v1/topology")["devices"] == before
+    recorded.file.write_text(good)
+
+
+def test_explain(rack):
+    out = ctl(rack, "explain", "ep-traffic", "P=8", "T=4096", "k=2", "H=8192", "bytes=2").stdout
+    assert "128 MiB" in out and "112 MiB" in out and "224 MiB" in out
+    assert "collective" in ctl(rack, "explain").stdout
+    p = ctl(rack, "explain", "nonsense")
+    assert p.returncode == 3 and "nonsense" in p.stderr
+    p = ctl(rack, "explain", "collective", "q=8")
+    assert p.returncode == 2 and "q" in p.stderr
+
+
+def test_plan(rack, tmp_path):
+    p = ctl(rack, "plan", "make", "deepseek-v3", "--rack", "hgx-h200", "--workload",
+            "isl=1024,osl=1024")
+    assert p.returncode == 0, p.stderr
+    assert "tok/s/GPU" in p.stdout and "discarded" in p.stdout and "ledger" in p.stdout
+    p = ctl(rack, "plan", "make", "llama-3.1-70b", "--rack=hgx-h200", "--why=tp4")
+    assert p.returncode == 0 and "1 capacity" in p.stdout and "6 dp" in p.stdout
+    config = tmp_path / "config.json"
+    config.write_text(open("etc/models/llama-3.1-8b.json").read())
+    p = ctl(rack, "plan", "make", str(config), "--rack", "hgx-h200")
+    assert p.returncode == 0 and "layout" in p.stdout
+
+
+def test_plan_refusals(rack, tmp_path):
+    for args, code, words in ((("nosuch",), 3, "nosuch"), (("../../none",), 2, "no model's name"),
+                              ((), 2, "which model"), (("kimi-k3", "--bogus", "1"), 2, "--bogus"),
+                              (("kimi-k3", "--rack", "nowhere"), 3, "nowhere"),
+                              (("kimi-k3", "--rack", "hgx-h200", "--slo", "ttft=x"), 2, "ttft"),
+                              (("kimi-k3", "--rack", "hgx-h200", "--rate", "-1"), 2, "rate")):
+        p = ctl(rack, "plan", "make", *args)
+        assert p.returncode == code and words in p.stderr, (args, p.returncode, p.stderr)
+
+
+def test_an_unknown_rack_is_one_sentence(tmp_path):
+    binary = os.path.join(os.environ.get("LLMRACK_BIN", "build"), "llmrackd")
+    p = subprocess.run([binary, "--state-dir", str(tmp_path), "--listen", "127.0.0.1:0", "--rack",
+                        "no-such-rack", "--model", "none.gguf"], capture_output=True, text=True,
+                       timeout=60)
+    assert p.returncode != 0 and "no-such-rack" in p.stderr and "--rack" in p.stderr
