@@ -17,8 +17,8 @@
 
 /* Planning constants. CPU: its matrix kernels keep a row in three forms, int8 with five
  * f32 for 32 elements, bf16 and f32, and its attention partial results of 4 MiB. GPU:
- * models.md 1.4, "3.5 GB other" and 392 MB of communicators as measured on H200 and
- * GB200; the margin is ours. */
+ * 3.5 GB beside the model and 392 MB of communicators, as aiconfigurator states for H200
+ * and GB200; the margin is ours. */
 static const struct {
     double context, comm, margin, work_elem, work_fixed;
     int act_bytes, budget;

@@ -275,7 +275,10 @@ static void drop_row(struct plan *p, const struct plan_row *r)
         return;
     snprintf(say, sizeof(say), "%.0f tokens/s on %d devices", r->est.tokens_s,
              r->devices);
-    plan_note(p, WHY_SLOWER, "feasible, but slower than the rows shown", &r->l, say);
+    plan_note(p, WHY_SLOWER,
+              p->ask.rate > 0 ? "reaches the rate, but with more devices or slower"
+                              : "feasible, but slower than the rows shown",
+              &r->l, say);
 }
 
 void plan_offer(struct plan *p, const struct plan_row *r)

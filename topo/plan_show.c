@@ -44,9 +44,10 @@ void plan_print(const struct plan *p, struct buf *out)
                graph_source(a->g), graph_emulated(a->g) ? ", emulated" : "", a->isl,
                a->osl);
     buf_printf(out, "speeds: %s\n",
-               p->rack.d.extrapolated ? "extrapolated from the nearest measured device"
-                                      : "from measured op tables");
-    buf_printf(out, "%-2s %4s %6s %9s %8s %11s %9s %8s  %-22s %-22s %s\n", "", "GPUs",
+               p->rack.is_cpu           ? "assumed until probed"
+               : p->rack.d.extrapolated ? "extrapolated from the nearest measured device"
+                                        : "from measured op tables");
+    buf_printf(out, "%-2s %4s %6s %9s %8s %11s %9s %8s  %-22s %-22s %s\n", "", "devs",
                "seqs", "TTFT ms", "TPOT ms", "tokens/s", "tok/s/GPU", "GB used",
                "prefill is bound by", "decode is bound by", "layout");
     for (int i = 0; i < p->n_rows; i++) {

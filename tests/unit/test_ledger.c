@@ -157,7 +157,7 @@ static void fits(const char *model, const char *precision, double device,
                  g.have / GB, g.why);
 }
 
-/* Real deployments (models.md 3.3 and 5) are feasible, and what is said not to fit is
+/* Real deployments are feasible, and what is said not to fit is
  * not. */
 static void deployments(void **st)
 {
@@ -182,6 +182,46 @@ static void deployments(void **st)
     fits("llama-3.1-405b", "fp8", H200, "tp8", true);
     fits("kimi-k2", NULL, H200, "tp8 ep8", true);
     fits("kimi-k2.5", NULL, H200, "tp8 ep8", true);
+}
+
+/* Published runs with the sequences that they had resident. */
+static void deployments_at_load(void **st)
+{
+    static const struct {
+        const char *model, *precision, *layout;
+        double device;
+        int ctx, seqs;
+    } rows[] = {
+        {"deepseek-r1", NULL, "adp8 ep8", H200, 2048, 256},
+        {"deepseek-r1", NULL, "tp8 ep8", H200, 2048, 4},
+        {"deepseek-r1", NULL, "adp8 ep8", H200, 2048, 512},
+        {"gpt-oss-120b", NULL, "tp1", H200, 2048, 64},
+        {"llama-3.1-70b", "fp8", "tp1", H200, 2048, 128},
+        {"deepseek-r1", "fp4", "adp4 ep4", B200, 2048, 256},
+        {"gpt-oss-120b", NULL, "tp1", B200, 2048, 256},
+        {"deepseek-r1", "fp4", "adp4 ep4", GB200, 2048, 3072},
+        {"deepseek-r1", NULL, "adp32 ep32", GB200, 9216, 6144},
+        {"deepseek-r1", "fp4", "adp8 ep8", GB300, 2048, 8192},
+        {"deepseek-r1", "fp4", "adp4 ep4", GB300, 9216, 1076},
+        {"deepseek-r1", "fp4", "adp2 ep2", GB300, 9216, 4},
+        {"qwen3-235b-a22b", "fp8", "adp4 ep4", H200, 2048, 256},
+        {"kimi-k2.5", NULL, "tp8 ep8", H200, 9216, 32},
+    };
+    struct err e;
+
+    (void)st;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct ledger_ask a = on(rows[i].device, rows[i].ctx, rows[i].seqs);
+        load(rows[i].model);
+        a.kv = FORMAT_FP8;
+        if (rows[i].precision)
+            assert_int_equal(shapes_set_precision(&s, rows[i].precision, &e), 0);
+        count(rows[i].layout, &a);
+        if (g.limit != LEDGER_FITS)
+            fail_msg("%s on %s with %d sequences of %d: %.1f of %.1f GB; %s",
+                     rows[i].model, rows[i].layout, rows[i].seqs, rows[i].ctx,
+                     g.total / GB, g.have / GB, g.why);
+    }
 }
 
 /* Each dimension exceeded on its own, with the split that cures it. */
@@ -304,8 +344,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_model), cmocka_unit_test(sums),
         cmocka_unit_test(windows),     cmocka_unit_test(context_split),
-        cmocka_unit_test(deployments), cmocka_unit_test(cures),
-        cmocka_unit_test(steps),       cmocka_unit_test(cpu_engine),
-        cmocka_unit_test(printed)};
+        cmocka_unit_test(deployments), cmocka_unit_test(deployments_at_load),
+        cmocka_unit_test(cures),       cmocka_unit_test(steps),
+        cmocka_unit_test(cpu_engine),  cmocka_unit_test(printed)};
     return test_main(argc, argv, "ledger", tests, sizeof(tests) / sizeof(tests[0]));
 }
