@@ -1,13 +1,15 @@
 /* topo/file.c - the door: which format these bytes are.
  *
- * The first byte that is not blank decides: '{' is our JSON, '<' is XML (NCCL's; other
- * roots are refused by name), anything else is text of nvidia-smi. A size limit stands
- * before every parser. */
+ * The first byte that is not blank decides: '{' is our JSON, '<' is XML (hwloc's
+ * where it has a <topology>, else NCCL's), anything else is text of nvidia-smi. A size
+ * limit stands before every parser. */
 #include "topo/file.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "topo/xml.h"
 
 /* A byte order mark and blanks in front say nothing. */
 static size_t blank_prefix(const char *s, size_t n)
@@ -17,6 +19,19 @@ static size_t blank_prefix(const char *s, size_t n)
     while (i < n && (s[i] == ' ' || s[i] == '\t' || s[i] == '\r' || s[i] == '\n'))
         i++;
     return i;
+}
+
+/* Read once for the root's name: the limits of xml.h make that cheap. */
+static int load_xml(const char *bytes, size_t n, const char *name, const char *gpu,
+                    struct graph **ret, struct err *e)
+{
+    struct xml *x;
+
+    if (xml_parse(bytes, n, &x, e) < 0)
+        return -1;
+    bool hwloc = !strcmp(xml_root(x)->name, "topology");
+    xml_free(x);
+    return (hwloc ? topo_from_hwloc : topo_from_nccl)(bytes, n, name, gpu, ret, e);
 }
 
 static int load(const char *bytes, size_t n, const char *name, const char *gpu,
@@ -36,7 +51,7 @@ static int load(const char *bytes, size_t n, const char *name, const char *gpu,
     if (bytes[skip] == '{')
         return topo_from_json(bytes + mark, n - mark, ret, e);
     if (bytes[skip] == '<')
-        return topo_from_nccl(bytes + mark, n - mark, name, gpu, ret, e);
+        return load_xml(bytes + mark, n - mark, name, gpu, ret, e);
     return topo_from_smi(bytes + mark, n - mark, name, gpu, ret, e);
 }
 

@@ -1,9 +1,9 @@
 /* topo/file.h - rack graphs from and to bytes; one door that knows the formats.
  *
  * Nothing here opens a file: who has the bytes names them. Accepted: our own JSON (loses
- * nothing), NCCL topology XML, `nvidia-smi topo -m` / `-L` / `nvlink -s` text. A graph
- * from bytes is emulated until the daemon has seen that it is this machine. Pure, any
- * thread. */
+ * nothing), NCCL topology XML, hwloc XML, `nvidia-smi topo -m` / `-L` / `nvlink -s` text.
+ * A graph from bytes is emulated until the daemon has seen that it is this machine. Pure,
+ * any thread. */
 #ifndef TOPO_FILE_H
 #define TOPO_FILE_H
 
@@ -25,6 +25,8 @@ int topo_load(const char *bytes, size_t n, const char *name, const char *gpu,
 int topo_from_json(const char *bytes, size_t n, struct graph **ret, struct err *e);
 int topo_from_nccl(const char *bytes, size_t n, const char *name, const char *gpu,
                    struct graph **ret, struct err *e);
+int topo_from_hwloc(const char *bytes, size_t n, const char *name, const char *gpu,
+                    struct graph **ret, struct err *e);
 int topo_from_smi(const char *bytes, size_t n, const char *name, const char *gpu,
                   struct graph **ret, struct err *e);
 

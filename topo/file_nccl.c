@@ -358,9 +358,6 @@ static int check_root(const struct xml_node *root, struct err *e)
 {
     const char *version = xml_attr(root, "version");
 
-    if (!strcmp(root->name, "topology"))
-        return err_set(e, ERR_UNSUPPORTED,
-                       "hwloc XML is not read; record the rack as JSON");
     if (strcmp(root->name, "system"))
         return err_set(e, ERR_SYNTAX,
                        "line %d: root <%.40s> where NCCL's topology has <system>",

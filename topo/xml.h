@@ -1,8 +1,9 @@
 /* topo/xml.h - a small XML document as a tree, within limits.
  *
- * Elements and attributes only; text between elements is dropped. Any DOCTYPE or entity
- * declaration is refused before it can expand, and so is more depth, elements, attributes
- * or bytes than the limits below. Everything lives in one arena. One owner thread. */
+ * Elements and attributes only; text between elements is dropped. Any DOCTYPE (but
+ * hwloc's bare one) or entity declaration is refused before it can expand, and so is more
+ * depth, elements, attributes or bytes than the limits below. Everything lives in one
+ * arena. One owner thread. */
 #ifndef TOPO_XML_H
 #define TOPO_XML_H
 

@@ -117,7 +117,7 @@ static void test_clear_errors(void **state)
         {"<system version='1'></systen>", "mismatched tag"},
         {"<system version='3'/>", "version '3'"},
         {"<system/>", "version ''"},
-        {"<topology/>", "hwloc XML is not read"},
+        {"<topology/>", "hwloc XML of version '', only 2"},
         {"<html/>", "root <html>"},
         {DOC(""), "no GPU"},
         {DOC("<cpu/>"), "no numaid"},
