@@ -141,10 +141,13 @@ fuzz: fuzz-build $(VENV)/bin/python
 # ---- speed: tables on stdout, JSON in build/ ----
 $(B)/limits: $(SHARED)/bench/limits.c | $(B)/deps.ok
 	$(Q)$(CC) -O3 -march=native -pthread -o $@ $<
-bench: all $(MODEL_DEMO) $(B)/limits $(O)/tests/bench/bench_engine
+BENCHES := $(O)/tests/bench/bench_engine $(O)/tests/ops/bench_ops
+bench: all $(MODEL_DEMO) $(B)/limits $(BENCHES)
 	$(Q)python3 tests/bench/bench.py --out $(B)/bench.json
-bench-peer: all $(MODEL_DEMO) $(B)/limits $(O)/tests/bench/bench_engine $(VENV)/peer.ok
+bench-peer: all $(MODEL_DEMO) $(B)/limits $(BENCHES) $(VENV)/peer.ok
 	$(Q)$(VENV)/bin/python tests/bench/bench.py --peer --out $(B)/bench-peer.json
+bench-plan: $(O)/tests/bench/bench_plan
+	$(Q)$< $(B)/bench-plan.json
 $(VENV)/peer.ok: | $(VENV)/bin/python
 	$(Q)CMAKE_ARGS=-DGGML_NATIVE=ON $(VENV)/bin/pip install -q llama-cpp-python==0.3.36 numpy gguf \
 		&& touch $@
@@ -189,7 +192,7 @@ help:
 	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  install  clean'
 
 .PHONY: all man run demo check check-san san-run san-run-thread check-long fuzz fuzz-build bench \
-	bench-peer format format-check layers lint install clean help
+	bench-peer bench-plan format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

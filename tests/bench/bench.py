@@ -125,6 +125,17 @@ def compare(rows, pairs, threads, model, with_peer, suffix=""):
     return result
 
 
+def attention(threads, pairs):
+    """Attention of a 2048-token prompt apart, over the machine's bf16 peak of the same run."""
+    shares = []
+    for _ in range(max(1, pairs // 2)):
+        out = subprocess.run(["build/rel/tests/ops/bench_ops", "-t", str(threads), "-r", "5"],
+                             capture_output=True, text=True, check=True).stdout
+        shares.append(float(re.search(r"^prefill 2048 .*?([0-9.]+) % of peak", out, re.M).group(1)))
+    v = statistics.median(shares)
+    return dict(value=v, unit="% bf16", goal=">= 25", ok=v >= 25)
+
+
 def judge(row, got):
     med = {k: statistics.median(v) if v else None for k, v in got.items()}
     ratio = (statistics.median([a / b for a, b in zip(got["ours"], got["peer"])])
@@ -165,6 +176,9 @@ def main():
     print(f"{'':26} {'ours':>10} {'':8}{'peer':>10} {'ratio':>7} {'limit':>9} {'share':>7}  goal")
     rows = {k: v for k, v in ROWS.items() if not wanted or k in wanted}
     result = compare(rows, a.pairs, a.threads, a.model, a.peer) if rows else {}
+    if not wanted or "attention_2048" in wanted:
+        result["attention_2048"] = attention(a.threads, a.pairs)
+        print_row("attention_2048", result["attention_2048"])
     for name in CONVERTED if a.peer else ():
         rows = {k: v for k, v in CONVERTED_ROWS.items() if not wanted or f"{k}_{name}" in wanted}
         if rows:
