@@ -266,6 +266,37 @@ def test_hangup_changes_nothing(start):
     assert r.children() == [pid]
 
 
+def test_stop_while_it_loads_and_while_it_waits(start):
+    """SIGTERM with no engine that answers: over at once, and no engine is left."""
+    r = start(ready=False)
+    r.p.send_signal(signal.SIGTERM)
+    assert r.p.wait(20 * SLOW) == 0
+    assert journal(r.dir.name)[-1][:2] == ("daemon.stop", "ok")
+    r = start(*SMALL)
+    os.kill(engine(r), signal.SIGKILL)
+    wait_for(lambda: r.local("/api/v1/status")["instances"][0]["state"] == "waiting to restart",
+             step=0.002)
+    r.p.send_signal(signal.SIGTERM)
+    assert r.p.wait(20 * SLOW) == 0
+    assert [x[:2] for x in journal(r.dir.name)[-3:]] == [
+        ("engine.run", "failed"), ("daemon.drain", "ok"), ("daemon.stop", "ok")]
+
+
+def test_options_that_change_no_token(start):
+    """Chunks, whole prompts, threads (more than there are cores too), prefix reuse: the
+    numbers of an answer are the same to the last bit."""
+    ask = {"prompt": "Once upon a time there was a small engine that " * 12, "max_tokens": 12,
+           "temperature": 0.7, "seed": 3, "ignore_eos": True, "logprobs": 3}
+    answers = []
+    for options in ((), ("--mode", "colocated"), ("--step-tok", "16"), ("--threads", "1"),
+                    ("--threads", "5", "--no-reuse")):
+        r = start(*SMALL, *options)
+        for _ in range(2):  # the second time with its prefix cached, where that is on
+            answers.append(r.post(TEXT, ask)[1]["choices"][0])
+        r.stop()
+    assert all(a == answers[0] for a in answers[1:])
+
+
 def test_drain_has_a_limit(start):
     r = start(*SMALL, "--drain-s", "1")
     s = Stream(r)
