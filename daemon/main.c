@@ -31,6 +31,7 @@
 #include "daemon/serve/metrics.h"
 #include "state/store.h"
 #include "topo/file.h"
+#include "topo/probe_nvml.h"
 
 enum {
     ARGS_MAX = 64,
@@ -88,7 +89,7 @@ static int read_options(struct app *a, int argc, char **argv, struct err *e)
         print_options(o->man);
     if (o->version)
         printf("llmrackd %s\n", LLMRACK_VERSION);
-    if (o->help || o->version || o->man)
+    if (o->help || o->version || o->man || o->probe)
         return 1;
     if (rest < argc)
         return err_set(e, ERR_INVALID, "'%s' is no option; --help lists them",
@@ -466,6 +467,8 @@ int main(int argc, char **argv)
     if (rc < 0)
         log_error("%s", e.msg);
     code = rc < 0 ? err_exit(e.code) : 0;
+    if (rc > 0 && a.opts.probe)
+        code = probe_nvml_run("libnvidia-ml.so.1", isatty(0) ? -1 : 0, 1);
     stop(&a, code);
     return code;
 }

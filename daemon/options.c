@@ -83,6 +83,8 @@ const struct opt_def daemon_opt_defs[] = {
     INT(daemon_opts, stuck_s, "stuck-s", 0, 86400, "60", "S",
         "an engine is restarted when a step takes longer (30 times that in colocated "
         "mode); 0 = never"),
+    ENUM(daemon_opts, probe, "probe", "none|nvml", "none",
+         "be the helper that asks NVML: a JSON line at once and for each byte of input"),
     BOOL(daemon_opts, help, "help", NULL, "print this and end"),
     BOOL(daemon_opts, version, "version", NULL, "print the version and end"),
     BOOL(daemon_opts, man, "man", NULL, "print the options as roff and end"),
