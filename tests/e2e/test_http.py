@@ -322,6 +322,19 @@ def test_a_slow_reader_holds_up_nobody(rack):
     idle(rack)
 
 
+def test_a_short_request_overtakes_a_long_prompt(rack):
+    """It is answered while the long one, which came first, still reads its prompt."""
+    idle(rack)
+    with rack.raw() as s:
+        s.sendall(post_bytes(TEXT, {"prompt": [i % 40000 + 300 for i in range(8000)],
+                                    "max_tokens": 1, "cache_prompt": False}))
+        wait_for(lambda: rack.metric("vllm:num_requests_running") == 1)
+        assert rack.post(TEXT, dict(SHORT, prompt="A short one"))[0] == 200
+        long, = rack.local("/api/v1/requests")["requests"]
+        assert long["prompt_tokens"] == 8000 and long["output_tokens"] == 0
+    idle(rack)
+
+
 def test_many_idle_connections_do_not_block(rack):
     socks = [rack.raw() for _ in range(200)]
     assert rack.get("/healthz")[0] == 200
