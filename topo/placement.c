@@ -145,11 +145,14 @@ static double pair_price(const struct graph *g, const struct paths *paths, int a
 {
     const struct path *w = paths_get(paths, a, b);
     const struct node *x = graph_node(g, a), *y = graph_node(g, b);
-    double far = x->host != y->host ? 3 : x->numa != y->numa ? 2 : x->parent != y->parent;
+    double bps, far = x->host != y->host   ? 3
+                      : x->numa != y->numa ? 2
+                                           : x->parent != y->parent;
 
     if (!w || w->cls == PATH_DIS || w->bps <= 0)
         return 1e6;
-    return 1e9 / w->bps + 1e-4 * w->latency_us + 1e-6 * w->cls + 1e-6 * far;
+    bps = w->cls == PATH_NVB ? w->bps / 2 : w->bps; /* it takes a third device's links */
+    return 1e9 / bps + 1e-4 * w->latency_us + 1e-6 * w->cls + 1e-6 * far;
 }
 
 static int fill_prices(struct placement *p, const struct graph *g,

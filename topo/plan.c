@@ -51,6 +51,17 @@ static double memory_of(const struct node *n)
     return n->memory_bytes.v > 0 ? n->memory_bytes.v : f ? f->memory_bytes : 0;
 }
 
+/* A link of unknown speed counts as PCIe 3 x16, and the plan says so. */
+static double known_bps(const struct plan_ask *a, int x, int y, struct plan_rack *r)
+{
+    double bps = paths_get(a->paths, x, y)->bps;
+
+    if (bps > 0)
+        return bps;
+    r->unknown_links = true;
+    return facts_pcie_bps(3, 16);
+}
+
 /* Devices that the first one reaches over NVLink, or those of its host where it has none:
  * their worst pair is the domain's speed, the worst of all pairs the cut's. */
 static void measure_domain(const struct plan_ask *a, const int *dev, struct plan_rack *r)
@@ -63,46 +74,91 @@ static void measure_domain(const struct plan_ask *a, const int *dev, struct plan
             if (pass ? w->cls >= PATH_NET : w->cls > PATH_NVB)
                 continue;
             r->domain++;
-            r->bps = fmin(r->bps, w->bps);
+            r->bps = fmin(r->bps, known_bps(a, dev[0], dev[i], r));
         }
     for (int i = 1; i < r->n; i++)
-        r->cut_bps = fmin(r->cut_bps, paths_get(a->paths, dev[0], dev[i])->bps);
-    r->cut_bps = isfinite(r->cut_bps) ? r->cut_bps : 1e9;
+        r->cut_bps = fmin(r->cut_bps, known_bps(a, dev[0], dev[i], r));
+    r->cut_bps = isfinite(r->cut_bps) ? r->cut_bps : 1e9; /* one device: never used */
     r->bps = isfinite(r->bps) ? r->bps : r->cut_bps;
+}
+
+static int n_reached(const struct plan_ask *a, const int *dev, int n, int from)
+{
+    int reached = 0;
+
+    for (int i = 0; i < n; i++)
+        reached += paths_get(a->paths, dev[from], dev[i])->cls != PATH_DIS;
+    return reached;
+}
+
+/* Usable devices that paths lead to and from, as many as there are together; the others
+ * go to r->avoid. Their number is r->n, the first is the one that reaches most. */
+static void choose_devices(const struct plan_ask *a, int *dev, struct plan_rack *r)
+{
+    const int *all;
+    int n = graph_devices(a->g, &all), best = 0, n_usable = 0, *usable;
+
+    usable = xcalloc((size_t)n + 1, sizeof(*usable));
+    r->avoid = xcalloc((size_t)n + 1, sizeof(*r->avoid));
+    for (int i = 0; i < n; i++) {
+        if (is_usable(a, all[i]))
+            usable[n_usable++] = all[i];
+        else
+            r->avoid[r->n_avoid++] = all[i];
+    }
+    for (int i = 1; i < n_usable; i++)
+        if (n_reached(a, usable, n_usable, i) > n_reached(a, usable, n_usable, best))
+            best = i;
+    if (n_usable)
+        dev[r->n++] = usable[best];
+    for (int i = 0; i < n_usable; i++) {
+        if (i == best)
+            continue;
+        if (paths_get(a->paths, usable[best], usable[i])->cls != PATH_DIS)
+            dev[r->n++] = usable[i];
+        else
+            r->avoid[r->n_avoid++] = usable[i];
+    }
+    r->n_apart = n_usable - r->n;
+    free(usable);
+}
+
+void plan_rack_done(struct plan_rack *r)
+{
+    free(r->avoid);
+    r->avoid = NULL;
 }
 
 int plan_rack_of(const struct plan_ask *a, struct plan_rack *ret, struct err *e)
 {
     const int *all;
-    int n = graph_devices(a->g, &all), *dev = xcalloc((size_t)n + 1, sizeof(*dev)),
-        rc = -1;
+    int n = graph_devices(a->g, &all), *dev = xcalloc((size_t)n + 1, sizeof(*dev));
     struct plan_rack r = {.memory = INFINITY};
+    const struct node *first;
 
-    for (int i = 0; i < n; i++) {
-        const struct node *x = graph_node(a->g, all[i]);
-        if (!is_usable(a, all[i]))
-            continue;
-        dev[r.n++] = all[i];
-        if (memory_of(x) < r.memory)
-            r.memory = memory_of(x);
-    }
+    choose_devices(a, dev, &r);
+    for (int i = 0; i < r.n; i++)
+        r.memory = fmin(r.memory, memory_of(graph_node(a->g, dev[i])));
     if (r.n == 0) {
         err_set(e, ERR_NOFIT, "no usable device: %d are cordoned or bad", n);
-        goto out;
+        goto fail;
     }
     if (r.memory <= 0) {
         err_set(e, ERR_UNSUPPORTED, "the memory of a device is unknown");
-        goto out;
+        goto fail;
     }
-    r.is_cpu = graph_node(a->g, dev[0])->is_cpu;
-    if (cost_device_open(r.is_cpu ? "cpu" : graph_node(a->g, dev[0])->model, &r.d, e) < 0)
-        goto out;
+    first = graph_node(a->g, dev[0]);
+    r.is_cpu = first->is_cpu;
+    if (cost_device_open(r.is_cpu ? "cpu" : first->model, &r.d, e) < 0)
+        goto fail;
     measure_domain(a, dev, &r);
-    *ret = r;
-    rc = 0;
-out:
     free(dev);
-    return rc;
+    *ret = r;
+    return 0;
+fail:
+    free(dev);
+    plan_rack_done(&r);
+    return -1;
 }
 
 /* ---- reasons ---- */
@@ -341,7 +397,7 @@ static bool on_layout(void *arg, const struct layout *l, enum layout_fault f)
 static void place_row(struct plan *p, struct plan_row *r)
 {
     struct layout pools[2] = {r->l, r->l};
-    struct placement_ask ask = {pools, 1, p->ask.avoid, p->ask.n_avoid};
+    struct placement_ask ask = {pools, 1, p->rack.avoid, p->rack.n_avoid};
     struct estimate_load w = {p->ask.isl, p->ask.osl, r->concurrency, p->ask.skew,
                               p->ask.kv};
     struct cost_links k;
@@ -353,7 +409,8 @@ static void place_row(struct plan *p, struct plan_row *r)
         pools[0] = r->prefill;
         ask.n_pools = 2;
     }
-    if (placement_compute(p->ask.g, p->ask.paths, &ask, &r->placed, &e) < 0 || r->split)
+    if (placement_compute(p->ask.g, p->ask.paths, &ask, &r->placed, &e) < 0 || r->split ||
+        p->rack.unknown_links)
         return;
     placement_links(r->placed, p->ask.g, p->ask.paths, 0, &k);
     estimate_colocated(&o, &w, &r->est);
@@ -420,6 +477,7 @@ void plan_free(struct plan *p)
         return;
     for (int i = 0; i < p->n_rows; i++)
         placement_free(p->row[i].placed);
+    plan_rack_done(&p->rack);
     free(p);
 }
 

@@ -6,9 +6,10 @@
 
 /* The rack in the few figures that a search needs. */
 struct plan_rack {
-    int n, domain; /* usable devices; those that share the fast links */
+    int n, domain;                /* usable devices; those that share the fast links */
+    int *avoid, n_avoid, n_apart; /* devices left out; those that no path leads to */
     double bps, cut_bps, memory;
-    bool is_cpu;
+    bool is_cpu, unknown_links; /* some count as PCIe 3 x16 */
     struct cost_device d;
 };
 
@@ -33,6 +34,7 @@ struct plan_try {
 enum plan_role { PLAN_BOTH, PLAN_PREFILL, PLAN_DECODE };
 
 int plan_rack_of(const struct plan_ask *a, struct plan_rack *ret, struct err *e);
+void plan_rack_done(struct plan_rack *r);
 /* True where the layout fits and meets the SLO in this role. Why not is noted for
  * PLAN_BOTH, so that each layout is counted once. */
 bool plan_try_layout(struct plan *p, const struct layout *l, enum plan_role role,

@@ -47,6 +47,10 @@ void plan_print(const struct plan *p, struct buf *out)
                p->rack.is_cpu           ? "assumed until probed"
                : p->rack.d.extrapolated ? "extrapolated from the nearest measured device"
                                         : "from measured op tables");
+    if (p->rack.n_apart)
+        buf_printf(out, "left out: %d devices that no path leads to\n", p->rack.n_apart);
+    if (p->rack.unknown_links)
+        buf_puts(out, "links of unknown speed count as PCIe 3 x16\n");
     buf_printf(out, "%-2s %4s %6s %9s %8s %11s %9s %8s  %-22s %-22s %s\n", "", "devs",
                "seqs", "TTFT ms", "TPOT ms", "tokens/s", "tok/s/GPU", "GB used",
                "prefill is bound by", "decode is bound by", "layout");
@@ -115,6 +119,8 @@ void plan_json(const struct plan *p, struct buf *out)
     jw_kbool(&w, "emulated", graph_emulated(p->ask.g));
     jw_kstr(&w, "device", p->rack.d.name);
     jw_kbool(&w, "extrapolated", p->rack.d.extrapolated);
+    jw_kint(&w, "devices_apart", p->rack.n_apart);
+    jw_kbool(&w, "unknown_links", p->rack.unknown_links);
     jw_kint(&w, "devices", p->rack.n);
     jw_kint(&w, "tried", p->tried);
     jw_key(&w, "rows");

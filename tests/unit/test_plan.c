@@ -1,12 +1,14 @@
 /* Plans of built-in racks: every row is feasible, nothing is lost, and reasons add up. */
 #include "tests/test.h"
 
+#include <dirent.h>
 #include <math.h>
 
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "topo/graph.h"
+#include "topo/file.h"
 #include "topo/path.h"
 #include "topo/placement.h"
 #include "topo/plan.h"
@@ -363,6 +365,95 @@ static void long_context(void **st)
     close_all();
 }
 
+static bool load_file(const char *path)
+{
+    static char bytes[TOPO_BYTES_MAX];
+    FILE *f = fopen(path, "re");
+    size_t n = f ? fread(bytes, 1, sizeof(bytes), f) : 0;
+    struct err e;
+
+    if (f)
+        fclose(f);
+    if (!n || topo_load(bytes, n, path, "H200", &g, &e) < 0)
+        return false;
+    if (paths_new(g, &paths, &e) < 0)
+        fail_msg("%s: %s", path, e.msg);
+    return true;
+}
+
+/* No group of a row spans devices that no path joins. */
+static void check_apart(const struct plan *p)
+{
+    const struct plan_row *r;
+    const struct place_rank *a;
+
+    for (int i = 0, n = plan_rows(p, &r); i < n; i++)
+        for (int x = 0, m = placement_ranks(r[i].placed, &a); x < m; x++)
+            for (int y = 0; y < x; y++)
+                assert_int_not_equal(paths_get(paths, a[x].device, a[y].device)->cls,
+                                     PATH_DIS);
+}
+
+/* Every recorded rack: a sound plan, or one sentence. */
+static void recorded(void **st)
+{
+    char dir[4096], path[4096 + 300];
+    int planned = 0, refused = 0;
+    struct dirent *d;
+    DIR *all;
+
+    (void)st;
+    snprintf(dir, sizeof(dir), "%s", test_shared("topologies"));
+    all = opendir(dir);
+    while ((d = readdir(all))) {
+        struct plan *p = NULL;
+        struct err e = {0};
+        const int *dev;
+        snprintf(path, sizeof(path), "%s/%s", dir, d->d_name);
+        if (!load_file(path))
+            continue;
+        assert_int_equal(shapes_open("etc/models/llama-3.1-8b.json", &s, &e), 0);
+        plan_ask_defaults(&ask);
+        ask.s = &s;
+        ask.g = g;
+        ask.paths = paths;
+        if (plan_make(&ask, &p, &e) == 0) {
+            check_plan(p);
+            check_apart(p);
+            planned++;
+        } else {
+            assert_true(*e.msg && e.code != ERR_INTERNAL);
+            printf("# %s, %d devices: %s\n", d->d_name, graph_devices(g, &dev), e.msg);
+            refused++;
+        }
+        plan_free(p);
+        close_all();
+    }
+    closedir(all);
+    printf("# %d recorded racks planned, %d refused\n", planned, refused);
+    assert_true(planned > 5);
+}
+
+/* The cube mesh of V100: only its two quads are fully linked, and TP 4 lies on one. */
+static void cube_mesh(void **st)
+{
+    struct layout l = {1, 1, 4, 1, 1, 4, false, CP_NONE, 1, 2};
+    struct placement_ask a = {&l, 1, NULL, 0};
+    struct placement *p = NULL;
+    const struct place_rank *r;
+    struct err e = {0};
+
+    (void)st;
+    assert_true(load_file(test_shared("topologies/topo-m-v100-cube-mesh-8gpu-2nic.txt")));
+    assert_int_equal(placement_compute(g, paths, &a, &p, &e), 0);
+    placement_ranks(p, &r);
+    for (int i = 0; i < 8; i++)
+        for (int j = i / 4 * 4; j < i; j++)
+            assert_int_equal(paths_get(paths, r[i].device, r[j].device)->cls, PATH_NVL);
+    placement_free(p);
+    close_all();
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(racks_and_models),
@@ -374,6 +465,8 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(splits),
                                        cmocka_unit_test(shown),
                                        cmocka_unit_test(why),
-                                       cmocka_unit_test(long_context)};
+                                       cmocka_unit_test(long_context),
+                                       cmocka_unit_test(recorded),
+                                       cmocka_unit_test(cube_mesh)};
     return test_main(argc, argv, "plan", tests, sizeof(tests) / sizeof(tests[0]));
 }
