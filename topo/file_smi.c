@@ -359,7 +359,7 @@ static int read_mig_line(struct smi *s, int gpu, const char *line, struct err *e
 {
     struct smi_mig m = {.gpu = gpu};
 
-    if (sscanf(line, " MIG %23s Device %4d:", m.profile, &m.number) != 2)
+    if (sscanf(line, " MIG %23s Device %4d:", m.profile, &m.number) != 2 || m.number < 0)
         return 0;
     if (s->n_migs == SMI_MIGS_MAX)
         return err_set(e, ERR_TOOBIG, "more than %d MIG instances", SMI_MIGS_MAX);

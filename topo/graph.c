@@ -206,6 +206,13 @@ int graph_add_node(struct graph_builder *b, const struct node *n, struct err *e)
         return err_set(e, ERR_TOOBIG, "more than %d nodes", NODES_MAX);
     if (check_text(n, e) < 0 || check_place(g, n, &depth, e) < 0)
         return -1;
+    if (n->numa < -1 || n->numa > 65535 || n->index < -1 || n->index > 1000000 ||
+        n->sm < 0 || n->sm > 10000 || n->clique < -1)
+        return err_set(
+            e, ERR_RANGE,
+            "'%s': NUMA node %d, number %d, compute capability %d or clique is "
+            "out of range",
+            n->name, n->numa, n->index, n->sm);
     if (!fact_ok(&n->memory_bytes) || !fact_ok(&n->speed))
         return err_set(e, ERR_RANGE, "'%s': memory and speed must be finite and >= 0",
                        n->name);
@@ -268,8 +275,8 @@ int graph_add_link(struct graph_builder *b, const struct link *l, struct err *e)
         return err_set(e, ERR_INVALID, "a %s link cannot join %s '%s' and %s '%s'",
                        link_names[l->kind], node_names[na->kind], na->name,
                        node_names[nb->kind], nb->name);
-    if (l->width < 0 || l->width > 100000 || !fact_ok(&l->nominal) ||
-        !fact_ok(&l->measured) || !fact_ok(&l->latency_us))
+    if (l->width < 0 || l->width > 100000 || l->expected < 0 || l->expected > 100000 ||
+        !fact_ok(&l->nominal) || !fact_ok(&l->measured) || !fact_ok(&l->latency_us))
         return err_set(e, ERR_RANGE,
                        "%s link of '%s' and '%s': width and figures must be finite, >= 0",
                        link_names[l->kind], na->name, nb->name);

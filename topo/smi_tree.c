@@ -337,7 +337,8 @@ static int add_nic(struct tree *t, const struct smi_end *d, int parent, int numa
     int used = 0;
 
     n.numa = numa;
-    if (sscanf(d->label, "NIC%4d%n", &n.index, &used) != 1 || d->label[used])
+    if (sscanf(d->label, "NIC%4d%n", &n.index, &used) != 1 || d->label[used] ||
+        n.index < 0)
         n.index = -1;
     snprintf(n.name, sizeof(n.name), "%s", d->name);
     int id = graph_add_node(t->s->b, &n, t->e);

@@ -106,6 +106,9 @@ static void test_refused_nodes(void **state)
     struct node inf = node(NODE_DEVICE, numa, h, "x");
     inf.memory_bytes.v = 1.0 / 0.0;
     assert_int_equal(graph_add_node(b, &inf, &e), -1);
+    inf = node(NODE_DEVICE, numa, h, "x");
+    inf.index = -80;
+    assert_int_equal(graph_add_node(b, &inf, &e), -1);
     memset(inf.model, 'x', sizeof(inf.model));
     assert_int_equal(graph_add_node(b, &inf, &e), -1);
     graph_builder_free(b);

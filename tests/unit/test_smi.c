@@ -212,6 +212,17 @@ static void test_p2p_and_links(void **state)
     graph_free(g);
 }
 
+/* Found by the fuzzer: a number below zero where an instance has its own. */
+static void test_negative_instance(void **state)
+{
+    struct graph *g = load_text("GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)\n"
+                                "  MIG 1g.10gb     Device -8: (UUID: MIG-1)\n"
+                                "  MIG 1g.10gb     Device 1: (UUID: MIG-2)\n");
+    (void)state;
+    assert_int_equal(graph_count(g, NODE_DEVICE), 2);
+    graph_free(g);
+}
+
 static void test_hostile_sizes(void **state)
 {
     struct buf b;
@@ -266,6 +277,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_clear_errors),
         cmocka_unit_test(test_contradictions_told),
         cmocka_unit_test(test_p2p_and_links),
+        cmocka_unit_test(test_negative_instance),
         cmocka_unit_test(test_hostile_sizes),
         cmocka_unit_test(test_largest),
     };
