@@ -309,6 +309,7 @@ int plan_why(const struct plan_ask *a, const struct layout *l, struct buf *out,
 
     if (plan_rack_of(a, &w.r, e) < 0)
         return -1;
+    plan_rack_done(&w.r); /* its figures stay */
     if (layout_check(l, a->s, a->slots, e) != LAYOUT_NONE)
         return -1;
     if (n > w.r.n)
