@@ -2,6 +2,8 @@
  * states, or is refused as stated; and goes round through JSON, and XML where it can. */
 #include "tests/topo_help.h"
 
+#include "base/mem.h"
+
 struct want {
     const char *file;
     int nvlinks; /* widths of all NVLink edges together */
@@ -335,13 +337,46 @@ static void test_json_too_large(void **state)
     buf_done(&b);
 }
 
+/* Each allocation that an input drives fails in turn: an error, no leak, no graph. */
+static void test_no_memory(void **state)
+{
+    static const char *const files[] = {"nccl-a100x4-nv4-mesh-4nic.xml",
+                                        "smi-hgx-h200-8gpu-8nic.txt",
+                                        "smi-L-mig-2gpu.txt"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        size_t n;
+        char *text = read_shared(files[i], &n);
+        int rc = -1, failed = 0;
+        for (int k = 1; rc < 0 && k < 100; k++) {
+            struct graph *g = NULL;
+            struct paths *p = NULL;
+            struct err e = {0};
+            mem_fail_at(k);
+            rc = topo_load(text, n, files[i], NULL, &g, &e);
+            if (rc == 0)
+                rc = paths_new(g, &p, &e);
+            mem_fail_at(0);
+            failed += rc < 0;
+            if (rc < 0)
+                assert_int_equal(e.code, ERR_NOMEM);
+            paths_free(p);
+            graph_free(g);
+        }
+        assert_int_equal(rc, 0);
+        assert_true(failed >= 4);
+        free(text);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_loads),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_none_left_out), cmocka_unit_test(test_completed),
-        cmocka_unit_test(test_two_trays),     cmocka_unit_test(test_matrix_comes_back),
-        cmocka_unit_test(test_json_refused),  cmocka_unit_test(test_json_too_large),
+        cmocka_unit_test(test_each_loads),     cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_none_left_out),  cmocka_unit_test(test_completed),
+        cmocka_unit_test(test_two_trays),      cmocka_unit_test(test_matrix_comes_back),
+        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_json_refused),
+        cmocka_unit_test(test_json_too_large),
     };
     return test_main(argc, argv, "topo_files", tests, sizeof(tests) / sizeof(tests[0]));
 }
