@@ -66,6 +66,22 @@ static void put_label(struct buf *b, const char *s)
     }
 }
 
+/* What does not change while an engine runs: a gauge that is always 1, its facts are
+ * labels. Nothing before the first engine was ready. */
+static void put_cache_config(struct buf *b, struct router *r, const char *labels)
+{
+    struct instance_status s;
+
+    if (router_instances(r, &s, 1) < 1 || s.n_blocks <= 0)
+        return;
+    buf_puts(b, "# HELP vllm:cache_config_info The KV cache, by its labels (D)\n"
+                "# TYPE vllm:cache_config_info gauge\n");
+    buf_printf(b,
+               "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%d\","
+               "cache_dtype=\"%s\",%s} 1\n",
+               s.block_tok, s.n_blocks, s.kv_type, labels);
+}
+
 void api_metrics(struct conn *c)
 {
     const struct served *models[MAX_MODELS];
@@ -82,6 +98,7 @@ void api_metrics(struct conn *c)
     n_pages = router_pages_get(r, pages, MAX_PAGES);
     metric_render(metrics_defs, METRICS_N, pages, n_pages, labels.p, &b);
     router_pages_put(r);
+    put_cache_config(&b, r, labels.p);
     for (int i = 0; i < n_models; i++)
         router_unref(r, models[i]);
     conn_answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);

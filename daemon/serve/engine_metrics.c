@@ -6,7 +6,8 @@
 
 #include "daemon/serve/metrics.h"
 
-enum { WAIT_CAPACITY, WAIT_DEFERRED }; /* labels of WAITING_BY */
+enum { WAIT_CAPACITY, WAIT_DEFERRED };     /* labels of WAITING_BY */
+enum { SOURCE_COMPUTE, SOURCE_CACHE_HIT }; /* of PROMPT_SOURCE */
 
 void engine_metrics_add(struct engine_metrics *m, const struct gen_params *p, int n_ctx)
 {
@@ -47,17 +48,20 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
 
     sched_stats(s, &now);
     const struct {
-        int id;
+        int id, label;
         uint64_t now, was;
     } counters[] = {
-        {M_PROMPT_TOK, now.prompt_tok, was->prompt_tok},
-        {M_PROMPT_CACHED, now.cached_tok, was->cached_tok},
-        {M_PROMPT_RECOMPUTED, now.recomputed_tok, was->recomputed_tok},
-        {M_GEN_TOK, now.gen_tok, was->gen_tok},
-        {M_PREEMPTIONS, now.preemptions, was->preemptions},
-        {M_PREFIX_QUERIES, now.kv.query_tok, was->kv.query_tok},
-        {M_PREFIX_HITS, now.kv.hit_tok, was->kv.hit_tok},
-        {M_LATE, now.late, was->late},
+        {M_PROMPT_TOK, 0, now.prompt_tok, was->prompt_tok},
+        {M_PROMPT_CACHED, 0, now.cached_tok, was->cached_tok},
+        {M_PROMPT_RECOMPUTED, 0, now.recomputed_tok, was->recomputed_tok},
+        {M_PROMPT_SOURCE, SOURCE_COMPUTE, now.prompt_tok - now.cached_tok,
+         was->prompt_tok - was->cached_tok},
+        {M_PROMPT_SOURCE, SOURCE_CACHE_HIT, now.cached_tok, was->cached_tok},
+        {M_GEN_TOK, 0, now.gen_tok, was->gen_tok},
+        {M_PREEMPTIONS, 0, now.preemptions, was->preemptions},
+        {M_PREFIX_QUERIES, 0, now.kv.query_tok, was->kv.query_tok},
+        {M_PREFIX_HITS, 0, now.kv.hit_tok, was->kv.hit_tok},
+        {M_LATE, 0, now.late, was->late},
     };
     const struct {
         int id, label;
@@ -75,7 +79,7 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
 
     for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
         if (counters[i].now != counters[i].was)
-            metric_add(m->page, counters[i].id, 0,
+            metric_add(m->page, counters[i].id, counters[i].label,
                        (double)(counters[i].now - counters[i].was));
     for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
         metric_set(m->page, gauges[i].id, gauges[i].label, gauges[i].v);

@@ -8,6 +8,7 @@
 
 static const char *const none[] = {NULL};
 static const char *const waiting_reasons[] = {"capacity", "deferred", NULL};
+static const char *const prompt_sources[] = {"local_compute", "local_cache_hit", NULL};
 static const char *const finish_reasons[] = {"stop", "length", "abort", "error", NULL};
 static const char *const http_codes[] = {"1xx", "2xx", "3xx", "4xx", "5xx", NULL};
 

@@ -51,8 +51,7 @@ def test_names_and_types(rack):
 
 # Quantities that this product does not have (yet).
 ABSENT = re.compile(r"vllm:(lora_|nixl_|mm_cache_|external_prefix_cache_|spec_decode_|estimated_|"
-                    r"kv_block_|engine_sleep_state|cache_config_info|prompt_tokens_by_source|"
-                    r"corrupted_requests)")
+                    r"kv_block_|engine_sleep_state|corrupted_requests)")
 
 
 def listed():
@@ -96,6 +95,14 @@ def test_labels(rack):
         assert f'vllm:request_success_total{{finished_reason="{reason}"}}' in m
 
 
+def test_the_size_of_the_cache(rack):
+    config, = re.findall(r"^vllm:cache_config_info\{(.*)\} 1$", scrape(rack), re.M)
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', config))
+    i = rack.local("/api/v1/status")["instances"][0]
+    assert labels["block_size"] == "16" and labels["num_gpu_blocks"] == str(i["kv_total"])
+    assert labels["cache_dtype"] == i["kv_type"]
+
+
 def buckets(rack, name):
     m = rack.metrics()
     out = [(float(re.search(r'le="([^"]+)"', k)[1].replace("+Inf", "inf")), v)
@@ -132,6 +139,9 @@ def test_counters_equal_usage(rack):
         assert d("vllm:generation_tokens_total") == u["completion_tokens"] == 20
         assert d("vllm:prompt_tokens_total") == u["prompt_tokens"]
         cached = u["prompt_tokens_details"]["cached_tokens"]
+        by_source = 'vllm:prompt_tokens_by_source_total{source="local_%s"}'
+        assert d(by_source % "cache_hit") == cached
+        assert d(by_source % "compute") == u["prompt_tokens"] - cached
         assert d("vllm:prompt_tokens_cached_total") == cached
         assert d("vllm:prefix_cache_hits_total") == cached
         assert (cached > 0) == again
