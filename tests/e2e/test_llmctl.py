@@ -17,6 +17,8 @@ import pytest
 
 from rack import BIN, SLOW, wait_for
 
+pytestmark = pytest.mark.san
+
 CTL = os.path.join(BIN, "llmctl")
 
 
