@@ -3,9 +3,9 @@
  *   loop and signals, store (takes the folder), metric pages, router, supervisor, HTTP
  *
  * SIGTERM or SIGINT drains: no new requests, running ones go on up to --drain-s; a second
- * signal ends the wait. SIGHUP changes nothing: all there is to read are the options, and
- * a terminal that goes away is no reason to stop. The main thread is the control thread:
- * it owns the loop, the store and the engine, and runs the sinks of HTTP. */
+ * signal ends the wait. SIGHUP reads the rack again and changes nothing else: a terminal
+ * that goes away is no reason to stop. The main thread is the control thread: it owns the
+ * loop, the store and the engine, and runs the sinks of HTTP. */
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>

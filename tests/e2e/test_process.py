@@ -255,7 +255,7 @@ def test_sigterm_drains(start):
     assert what[-3:] == [("daemon.drain", "ok"), ("engine.stop", "ok"), ("daemon.stop", "ok")]
 
 
-def test_hangup_changes_nothing(start):
+def test_hangup_ends_nothing(start):
     """A terminal that goes away ends neither the daemon nor its engine."""
     r = start(*SMALL)
     pid = engine(r)
