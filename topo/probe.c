@@ -1,0 +1,111 @@
+/* topo/probe.c - see probe.h: runs the probes; probe_merge.c joins what they say. */
+#include "topo/probe.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/loop.h"
+#include "base/mem.h"
+#include "topo/nvml_report.h"
+#include "topo/probe_child.h"
+#include "topo/probe_net.h"
+#include "topo/probe_pci.h"
+
+enum { END_US = 1000000 };
+
+struct probe {
+    struct probe_cfg cfg;
+    struct loop *loop;
+    struct probe_child *child;
+    /* of the question that is open */
+    bool done;
+    struct nvml_report *nvml;
+    struct err why;
+};
+
+static char *const helper_args[] = {"--probe", "nvml", NULL};
+
+static void on_answer(void *arg, const char *line, size_t n, const struct err *e)
+{
+    struct probe *p = arg;
+
+    p->done = true;
+    if (e)
+        p->why = *e;
+    else
+        nvml_report_read(line, n, &p->nvml, &p->why);
+}
+
+int probe_new(const struct probe_cfg *cfg, struct probe **ret, struct err *e)
+{
+    struct probe_child_cfg c = {.program = cfg->program,
+                                .args = helper_args,
+                                .deadline_us = cfg->deadline_us,
+                                .kill_signal = SIGKILL};
+    struct probe *p = xcalloc(1, sizeof(*p));
+
+    p->cfg = *cfg;
+    if (cfg->program) {
+        if (loop_new(&p->loop, e) < 0) {
+            free(p);
+            return -1;
+        }
+        p->child = probe_child_new(p->loop, &c, on_answer, p);
+    }
+    *ret = p;
+    return 0;
+}
+
+void probe_free(struct probe *p)
+{
+    if (!p)
+        return;
+    probe_child_free(p->child);
+    loop_free(p->loop);
+    free(p);
+}
+
+/* p->nvml, or the reason in p->why. */
+static void ask_nvml(struct probe *p)
+{
+    int64_t until = clock_now_us(clock_real()) + p->cfg.deadline_us + END_US;
+
+    p->done = false;
+    p->nvml = NULL;
+    err_clear(&p->why);
+    if (!p->child) {
+        err_set(&p->why, ERR_UNAVAIL, "NVML was not asked");
+        return;
+    }
+    loop_once(p->loop, 0, NULL); /* the end of an earlier helper is noticed here */
+    if (probe_child_ask(p->child, &p->why) < 0)
+        return;
+    while (!p->done && clock_now_us(clock_real()) < until)
+        if (loop_once(p->loop, until, &p->why) < 0)
+            return;
+}
+
+int probe_read(struct probe *p, struct graph **ret, struct err *e)
+{
+    struct pci_report *pci = NULL;
+    struct net_report *net = NULL;
+    char why[600] = "";
+    int rc = -1;
+
+    ask_nvml(p);
+    if (p->why.code)
+        snprintf(why, sizeof(why), "%s", p->why.msg);
+    if (probe_pci_read(p->cfg.hwloc_xml, p->cfg.sysfs, &pci, e) < 0)
+        goto out;
+    probe_net_read(p->cfg.sysfs, &net);
+    rc = probe_merge(pci, p->nvml, why, net, ret, e);
+out:
+    nvml_report_free(p->nvml);
+    p->nvml = NULL;
+    net_report_free(net);
+    pci_report_free(pci);
+    return rc;
+}
