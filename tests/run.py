@@ -32,8 +32,8 @@ def run_binary(path, only, timeout):
         out, rc = (e.stdout or b"").decode("utf-8", "replace") + "\ntimed out", 124
     # cmocka writes a skipped test as "not ok N # SKIP name"
     skipped = len(re.findall(r"^(?:not )?ok \d+ # SKIP", out, re.M))
-    passed = len(re.findall(r"^ok \d+(?! # SKIP)", out, re.M))
-    failed = len(re.findall(r"^not ok \d+(?! # SKIP)", out, re.M))
+    passed = len(re.findall(r"^ok \d+\b(?! # SKIP)", out, re.M))
+    failed = len(re.findall(r"^not ok \d+\b(?! # SKIP)", out, re.M))
     if rc != 0 and failed == 0:
         failed = 1
     if failed:
