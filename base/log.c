@@ -39,8 +39,6 @@ int log_level_parse(const char *name)
     return -1;
 }
 
-const char *log_level_name(enum log_level level) { return levels[level].name; }
-
 static int prefix(char *out, size_t cap, enum log_level level)
 {
     struct timespec ts;

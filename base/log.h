@@ -13,7 +13,6 @@ void log_open(const char *program, enum log_level level);
 void log_level_set(enum log_level level);
 /* "error|warn|info|debug" -> level, -1 when unknown. */
 int log_level_parse(const char *name);
-const char *log_level_name(enum log_level level);
 void log_line(enum log_level level, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 

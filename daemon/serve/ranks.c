@@ -76,7 +76,6 @@ struct ranks {
     /* fixed once loaded */
     struct backend_mem mem;
     char isa[16];
-    _Atomic int64_t began_us; /* of the step being run, 0 = none */
 };
 
 /* ---- references ---- */
@@ -219,7 +218,6 @@ static void ranks_sink(void *arg, int first, int n, const float *logits)
 static void ranks_run(struct ranks *r, struct exec_slot *s)
 {
     s->done.start_us = clock_now_us(clock_real());
-    r->began_us = s->done.start_us;
     r->now = s;
     r->sample_failed = false;
     ranks_plan(r);
@@ -230,7 +228,6 @@ static void ranks_run(struct ranks *r, struct exec_slot *s)
         exec_slot_fail(s);
     }
     s->done.end_us = clock_now_us(clock_real());
-    r->began_us = 0;
 }
 
 /* ---- the thread ---- */
@@ -400,12 +397,4 @@ const char *ranks_isa(const struct executor *x) { return ((const struct ranks *)
 enum dtype ranks_kv_type(const struct executor *x)
 {
     return ((const struct ranks *)x)->cfg.forward.kv_type;
-}
-
-int64_t ranks_stuck_us(const struct executor *x)
-{
-    const struct ranks *r = (const struct ranks *)x;
-    int64_t began = r->began_us;
-
-    return began ? clock_now_us(clock_real()) - began : 0;
 }

@@ -31,9 +31,6 @@ int ranks_new(struct model *m, const struct ranks_cfg *cfg, forward_progress_fn 
 void ranks_mem(const struct executor *x, struct backend_mem *ret);
 const char *ranks_isa(const struct executor *x);
 enum dtype ranks_kv_type(const struct executor *x);
-/* Microseconds since the step in flight began, 0 when idle: for the watchdog. Any thread.
- */
-int64_t ranks_stuck_us(const struct executor *x);
 
 /* An executor that answers at once with token ids in a cycle, for measuring the rest. */
 int nullexec_new(const struct step_caps *caps, int n_vocab, struct executor **ret,
