@@ -84,7 +84,7 @@ static int told(nvml_dev d, const char *function)
     snprintf(key, sizeof(key), "do.%s", function);
     if (text(d, key, v, sizeof(v)) || get(key, v, sizeof(v))) {
         if (!strcmp(v, "crash"))
-            raise(SIGSEGV);
+            raise(SIGABRT);
         if (!strcmp(v, "stop"))
             raise(SIGSTOP);
         while (!strcmp(v, "hang"))
