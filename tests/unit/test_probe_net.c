@@ -11,6 +11,7 @@
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <sched.h>
+#include <sys/mount.h>
 
 #include <netlink/genl/genl.h>
 #include <netlink/msg.h>
@@ -21,8 +22,10 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/loop.h"
-#include "topo/net_watch.h"
 #include "topo/probe_net.h"
+#include "topo/sysfs.h"
+/* the comparison of RDMA ports is tested without a kernel that has some */
+#include "topo/net_watch.c"
 
 /* ---- messages made by hand ---- */
 
@@ -274,11 +277,21 @@ static void test_sysfs_only(void **state)
 
 /* ---- real namespaces ---- */
 
+static void skip_for(const char *kind)
+{
+    printf("# skipped: %s\n", kind);
+    fflush(stdout);
+    skip();
+}
+
 static void own_namespace(void)
 {
-    if (unshare(CLONE_NEWNET) < 0 || system("ip link set lo up >/dev/null 2>&1") != 0 ||
-        system("ip link add a0 type veth peer name a1 >/dev/null 2>&1") != 0)
-        skip();
+    if (unshare(CLONE_NEWNET) < 0)
+        skip_for("no network namespace may be made here");
+    if (system("ip link set lo up >/dev/null 2>&1") != 0)
+        skip_for("no `ip` program");
+    if (system("ip link add a0 type veth peer name a1 >/dev/null 2>&1") != 0)
+        skip_for("the kernel has no veth links");
 }
 
 static void ip(const char *args)
@@ -312,6 +325,33 @@ static void test_namespace(void **state)
     assert_int_equal(net_report_port(r, "a1")->state, NET_UP);
     assert_true(net_report_port(r, "a0")->speed_bps > 0); /* by ethtool */
     net_report_free(r);
+}
+
+/* A namespace with a sysfs of its own: what a container sees. */
+static void test_own_sysfs(void **state)
+{
+    struct net_report *r;
+    char at[64];
+    long mtu;
+
+    (void)state;
+    own_namespace();
+    files_temp(at);
+    if (unshare(CLONE_NEWNS) < 0 || mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("sysfs", at, "sysfs", 0, NULL) < 0) {
+        rmdir(at);
+        skip_for("no sysfs may be mounted here");
+    }
+    assert_true(sysfs_long(at, &mtu, "class/net/a0/mtu"));
+    probe_net_read(at, &r);
+    assert_int_equal(r->n_ports, 2); /* and none of the machine's own */
+    assert_non_null(net_report_port(r, "a0"));
+    assert_int_equal(net_report_port(r, "a0")->mtu, mtu);
+    assert_int_equal(net_report_port(r, "a0")->numa, -1);
+    assert_string_equal(net_report_port(r, "a0")->pci, "");
+    net_report_free(r);
+    umount(at);
+    rmdir(at);
 }
 
 struct news {
@@ -393,6 +433,28 @@ static void test_burst(void **state)
     loop_free(l);
 }
 
+/* RDMA ports are compared, not reported by the kernel. */
+static void test_rdma_changes(void **state)
+{
+    struct rdma_dev devs[] = {{.index = 0, .ports = 2, .name = "mlx5_0"},
+                              {.index = 1, .ports = 1, .name = "mlx5_1"}};
+    struct rdma_port before[] = {{0, 1, 4, 0}, {0, 2, 2, 0}, {1, 1, 4, 0}};
+    struct rdma_port after[] = {{0, 1, 1, 0}, {0, 2, 4, 0}};
+    struct net_table now = {.devs = devs, .ports = after, .n_devs = 1, .n_ports = 2};
+    struct news n = {0};
+    struct net_watch w = {.fn = on_change, .arg = &n};
+
+    (void)state;
+    w.t = (struct net_table){.devs = devs, .ports = before, .n_devs = 2, .n_ports = 3};
+    compare_ports(&w, &now);
+    assert_string_equal(n.last[NET_WENT_DOWN], "NIC mlx5_0 is down");
+    assert_string_equal(n.last[NET_WENT_UP], "NIC mlx5_0/2 is up");
+    assert_string_equal(n.last[NET_LEFT], "NIC mlx5_1 is gone");
+    assert_int_equal(n.n[NET_CAME], 0);
+    compare_ports(&w, &w.t);
+    assert_int_equal(n.n[NET_WENT_DOWN] + n.n[NET_WENT_UP] + n.n[NET_LEFT], 3);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +462,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_rates),        cmocka_unit_test(test_merge),
         cmocka_unit_test(test_sysfs_only),   cmocka_unit_test(test_namespace),
         cmocka_unit_test(test_watch),        cmocka_unit_test(test_burst),
+        cmocka_unit_test(test_own_sysfs),    cmocka_unit_test(test_rdma_changes),
     };
 
     return test_main(argc, argv, "probe_net", tests, sizeof(tests) / sizeof(tests[0]));
