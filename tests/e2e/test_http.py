@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import select
 import signal
 import socket
 import stat
@@ -136,6 +137,20 @@ def test_bad_json_is_400(rack, body):
     status, _, data = rack.request("POST", TEXT, body)
     assert status == 400
     error_of(data)
+
+
+def test_long_bodies_are_worked_on_elsewhere(rack):
+    """More of them than there are HTTP threads, and these still answer others first."""
+    body = post_bytes("/tokenize", {"prompt": "Some words, 12 numbers; and lines.\n" * 80_000})
+    socks = [rack.raw() for _ in range(4)]
+    for s in socks:
+        s.sendall(body)
+    assert rack.get("/healthz")[0] == 200
+    answered = select.select(socks, [], [], 0)[0]
+    assert len(answered) < len(socks)
+    for s in socks:
+        assert read_answer(s)[0] == 200
+        s.close()
 
 
 def test_two_requests_on_one_connection(rack):
