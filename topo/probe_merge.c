@@ -223,7 +223,7 @@ static int add_cpus(struct merge *m, struct err *e)
             n.memory_bytes =
                 fact_from(FROM_SYSFS, p->numas[i].memory_bytes, CONF_MEASURED);
         snprintf(n.name, sizeof(n.name), "cpu%d", n.index);
-        snprintf(n.model, sizeof(n.model), "CPU");
+        snprintf(n.model, sizeof(n.model), "%s", p->cpu[0] ? p->cpu : "CPU");
         snprintf(n.cpus, sizeof(n.cpus), "%s", p->numas[i].cpus);
         int id = graph_add_node(m->b, &n, e);
         /* how fast its memory is nobody says before it is measured */

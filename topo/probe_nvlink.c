@@ -102,10 +102,7 @@ static int add_bundles(struct merge *m, int i, const struct bundle *b, int n,
 {
     const struct nvml_gpu *g = &m->nvml->gpus[i];
     double bps = facts_nvlink_bps(g->sm);
-    int sum = 0;
 
-    for (int k = 0; k < n; k++)
-        sum += b[k].width;
     for (int k = 0; k < n; k++) {
         struct link l = {.a = m->gpu[i],
                          .b = b[k].to,
@@ -113,7 +110,7 @@ static int add_bundles(struct merge *m, int i, const struct bundle *b, int n,
                          .width = b[k].width,
                          .expected = expected,
                          .latency_us = fact_assumed(facts_latency_us(LINK_NVLINK)),
-                         .health = sum < expected ? HEALTH_DEGRADED : HEALTH_OK};
+                         .health = HEALTH_OK}; /* what is missing shows in the width */
         if (bps > 0)
             l.nominal = fact_assumed(b[k].width * bps);
         if (graph_add_link(m->b, &l, e) < 0)

@@ -135,6 +135,7 @@ static void read_cpus(hwloc_topology_t t, struct pci_report *r)
     snprintf(r->host, sizeof(r->host), "%.63s", info(t, "HostName"));
     snprintf(r->arch, sizeof(r->arch), "%.15s", strcmp(arch, "aarch64") ? arch : "arm64");
     snprintf(r->vendor, sizeof(r->vendor), "%.31s", info(t, "CPUVendor"));
+    snprintf(r->cpu, sizeof(r->cpu), "%.63s", info(t, "CPUModel"));
     r->family = atoi(info(t, "CPUFamilyNumber"));
     r->model = atoi(info(t, "CPUModelNumber"));
     r->cores = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_CORE);

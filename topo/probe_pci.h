@@ -31,7 +31,7 @@ struct pci_item {
 };
 
 struct pci_report {
-    char host[64], arch[16], vendor[32];
+    char host[64], arch[16], vendor[32], cpu[64]; /* cpu: its name as sold */
     int family, model, cores;
     struct pci_numa *numas;
     int n_numas;
