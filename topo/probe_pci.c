@@ -257,8 +257,50 @@ static int add_above(hwloc_topology_t t, struct pci_report *r, const char *sysfs
     return at;
 }
 
+/* What was found of access control in the ports right above devices. */
+struct acs {
+    int on, unknown;
+    char first[24];
+};
+
+/* Only below a switch can peer traffic take a shorter way than through the host. */
+static void read_acs(const struct pci_report *r, const char *sysfs, hwloc_obj_t o,
+                     int item, struct acs *a)
+{
+    char port[24], dev[24];
+
+    if (!sysfs || item < 0 || r->items[item].kind != PCI_SWITCH ||
+        o->parent->type != HWLOC_OBJ_BRIDGE)
+        return;
+    addr_of(o->parent, port);
+    addr_of(o, dev);
+    int rc = sysfs_pci_redirects(sysfs, port);
+    if (rc > 0 && !a->on++)
+        snprintf(a->first, sizeof(a->first), "%s", dev);
+    a->unknown += rc < 0;
+}
+
+static void say_acs(struct pci_report *r, const struct acs *a)
+{
+    if (a->on)
+        warn(r,
+             "PCI access control sends the peer traffic of %d devices below switches "
+             "through "
+             "the host (first %s): copies between them are slow or hang; the firmware's "
+             "ACS or IOMMU setting turns it off",
+             a->on, a->first);
+    if (a->unknown)
+        warn(
+            r,
+            "whether PCI access control redirects peer traffic is unknown for %d devices "
+            "below switches (their ports' config space needs privilege)",
+            a->unknown);
+}
+
 static void read_devices(hwloc_topology_t t, struct pci_report *r, const char *sysfs)
 {
+    struct acs acs = {0};
+
     for (hwloc_obj_t o = NULL; (o = hwloc_get_next_pcidev(t, o));) {
         int kind =
             kind_of(o->attr->pcidev.vendor_id, (unsigned)o->attr->pcidev.class_id << 8);
@@ -266,7 +308,9 @@ static void read_devices(hwloc_topology_t t, struct pci_report *r, const char *s
             continue;
         int parent = add_above(t, r, sysfs, o);
         add_function(t, r, sysfs, o, (enum pci_kind)kind, parent);
+        read_acs(r, sysfs, o, parent, &acs);
     }
+    say_acs(r, &acs);
 }
 
 /* ---- what hwloc did not see ---- */

@@ -81,6 +81,35 @@ bool sysfs_pci_name(const char *s, char *ret, size_t n)
     return true;
 }
 
+/* Extended capabilities are a list from 0x100 on: id in the low 16 bits, next in the high
+ * 12. Without privilege the file ends after 64 bytes. */
+int sysfs_pci_redirects(const char *root, const char *addr)
+{
+    enum { EXTENDED = 0x100, SPACE = 4096, ACS = 0x0d, REDIRECTS = 0x04 | 0x08 | 0x10 };
+    uint8_t c[SPACE + 8] = {0};
+    char path[PATH_MAX];
+    size_t n = 0, steps = 0;
+    ssize_t got;
+
+    snprintf(path, sizeof(path), "%.4000s/bus/pci/devices/%.32s/config", root, addr);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    while (n < SPACE && (got = read(fd, c + n, SPACE - n)) > 0)
+        n += (size_t)got;
+    close(fd);
+    if (n < EXTENDED)
+        return -1;
+    for (size_t at = EXTENDED; at >= EXTENDED && at + 4 <= n && steps < SPACE / 4;
+         steps++) {
+        uint32_t h = c[at] | c[at + 1] << 8 | c[at + 2] << 16 | (uint32_t)c[at + 3] << 24;
+        if ((h & 0xffff) == ACS) /* control register at 6 */
+            return at + 8 <= n ? (c[at + 6] & REDIRECTS) != 0 : -1;
+        at = h >> 20;
+    }
+    return 0;
+}
+
 bool sysfs_pci(const char *root, char *ret, size_t n, const char *fmt, ...)
 {
     char path[PATH_MAX], real[PATH_MAX], *slash;

@@ -22,6 +22,10 @@ bool sysfs_pci(const char *root, char *ret, size_t n, const char *fmt, ...)
 /* What a PCI link can do at best: signalling rate in GT/s and lanes; false when one of
  * the two is missing, "Unknown", 0 or 255. */
 bool sysfs_pci_link(const char *root, const char *addr, double *ret_gt, int *ret_width);
+/* Does this port send peer traffic up to the host (access control services: request or
+ * completion redirect, upstream forwarding)? 1, 0, -1 = its config space cannot be read.
+ */
+int sysfs_pci_redirects(const char *root, const char *addr);
 /* The common way to write an address: "0000:1b:00.0", 8 digits of domain only where it
  * needs them. False when s is none. */
 bool sysfs_pci_name(const char *s, char *ret, size_t n);

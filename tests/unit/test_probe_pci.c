@@ -88,7 +88,47 @@ static void test_recorded(void **state)
     assert_int_equal(item(r, "0000:81:00.0")->numa, 1);
     assert_int_equal(r->items[item(r, "0000:81:00.0")->parent].kind, PCI_ROOT);
     assert_int_equal(item(r, "0000:82:00.0")->kind, PCI_NET);
-    assert_int_equal(r->n_warnings, 0);
+    /* the made-up machine has no config space to say how peer traffic goes */
+    assert_int_equal(r->n_warnings, 1);
+    assert_non_null(said(r, "unknown for 3 devices"));
+    pci_report_free(r);
+    files_remove(dir);
+}
+
+/* Config space with the capability second in the list; control is what it is told. */
+static void port_config(const char *sysfs, const char *port, unsigned control, size_t n)
+{
+    uint8_t c[4096] = {0};
+    char rel[128];
+
+    c[0x100] = 1; /* error reporting, then ours at 0x148 */
+    c[0x102] = 1;
+    c[0x103] = 0x14;
+    c[0x102] |= 0x80;
+    c[0x148] = 0x0d;
+    c[0x14a] = 1;
+    c[0x14e] = (uint8_t)control;
+    machine_file(sysfs, "", "bus/pci/devices/%s/config", port);
+    snprintf(rel, sizeof(rel), "bus/pci/devices/%s/config", port);
+    files_write(sysfs, rel, c, n);
+}
+
+static void test_access_control(void **state)
+{
+    char dir[64], sys[128];
+
+    (void)state;
+    files_temp(dir);
+    snprintf(sys, sizeof(sys), "%s/sys", dir);
+    machine_sysfs(sys);
+    port_config(sys, "0000:03:00.0", 0x1d, 4096);
+    port_config(sys, "0000:03:01.0", 0x01,
+                4096); /* source validation alone is harmless */
+    port_config(sys, "0000:03:02.0", 0x1d, 64);
+    struct pci_report *r = read_machine(dir, true);
+    assert_non_null(said(r, "peer traffic of 1 devices below switches"));
+    assert_non_null(said(r, "first 0000:04:00.0"));
+    assert_non_null(said(r, "unknown for 1 devices"));
     pci_report_free(r);
     files_remove(dir);
 }
@@ -172,9 +212,10 @@ static void test_names(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_this_machine),  cmocka_unit_test(test_recorded),
-        cmocka_unit_test(test_unknown_speed), cmocka_unit_test(test_gaps),
-        cmocka_unit_test(test_bad_xml),       cmocka_unit_test(test_names),
+        cmocka_unit_test(test_this_machine),   cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_unknown_speed),  cmocka_unit_test(test_gaps),
+        cmocka_unit_test(test_access_control), cmocka_unit_test(test_bad_xml),
+        cmocka_unit_test(test_names),
     };
 
     return test_main(argc, argv, "probe_pci", tests, sizeof(tests) / sizeof(tests[0]));
