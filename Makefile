@@ -9,7 +9,9 @@ PORT ?= 8080
 FUZZ_SECONDS ?= 5
 export SHARED ?= ../shared
 CC := gcc
+ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc)
+endif
 B := build
 O := $(B)/$(if $(SAN),san-$(firstword $(subst $(comma), ,$(SAN))),rel)
 BIN := $(if $(SAN),$(O),$(B))

@@ -16,15 +16,17 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "daemon/ctrl/system.h"
 #include "topo/file.h"
 #include "topo/finding.h"
 #include "topo/graph.h"
 #include "topo/path.h"
+#include "topo/probe.h"
+#include "topo/probe_child.h"
 #include "topo/rack.h"
 
 struct domain {
     char *rack, *gpu;
+    struct probe *probe; /* kept, as is its helper; control thread */
     pthread_mutex_t lock;
     struct domain_view *view; /* by lock */
 };
@@ -44,6 +46,7 @@ void domain_free(struct domain *d)
     if (!d)
         return;
     domain_put(d->view);
+    probe_free(d->probe);
     pthread_mutex_destroy(&d->lock);
     free(d->rack);
     free(d->gpu);
@@ -88,13 +91,23 @@ static double ram_bytes(void)
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 }
 
-static int build(const struct domain *d, struct graph **ret, struct err *e)
+static int probe_machine(struct domain *d, struct graph **ret, struct err *e)
+{
+    const struct probe_cfg cfg = {
+        .program = "/proc/self/exe", .sysfs = "/sys", .deadline_us = PROBE_DEADLINE_US};
+
+    if (!d->probe && probe_new(&cfg, &d->probe, e) < 0)
+        return -1;
+    return probe_read(d->probe, ret, e);
+}
+
+static int build(struct domain *d, struct graph **ret, struct err *e)
 {
     struct buf bytes;
     int rc;
 
     if (!strcmp(d->rack, "auto"))
-        return system_graph(ret, e);
+        return probe_machine(d, ret, e);
     if (rack_is_builtin(d->rack) || !strncmp(d->rack, "cpu:", 4))
         return rack_build(d->rack, ram_bytes(), ret, e);
     if (read_file(d->rack, &bytes, e) < 0)

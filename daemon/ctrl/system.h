@@ -1,15 +1,11 @@
-/* daemon/ctrl/system.h - this machine as one device, and the limits of the process.
+/* daemon/ctrl/system.h - CPUs and limits of the process.
  *
  * Reads /proc once at start. Main thread, before others run. */
 #ifndef CTRL_SYSTEM_H
 #define CTRL_SYSTEM_H
 
 struct err;
-struct graph;
 
-/* The machine with one NUMA node and its CPU device "cpu0": what a rank on the CPU
- * backend has. Not emulated. */
-int system_graph(struct graph **ret, struct err *e);
 /* CPUs that this process may run on. */
 int system_cpus(void);
 /* Raises the soft descriptor limit as far as `want` needs and is allowed; returns what is

@@ -1,4 +1,4 @@
-/* tests/unit/test_system.c - the device of this machine, and descriptor limits.
+/* tests/unit/test_system.c - descriptor limits.
  */
 #include "tests/test.h"
 
@@ -6,25 +6,6 @@
 
 #include "base/err.h"
 #include "daemon/ctrl/system.h"
-#include "topo/graph.h"
-
-static void describes_the_cpu(void **state)
-{
-    const struct node *d;
-    struct graph *g;
-    const int *dev;
-    struct err e;
-
-    (void)state;
-    assert_int_equal(system_graph(&g, &e), 0);
-    assert_false(graph_emulated(g));
-    assert_int_equal(graph_devices(g, &dev), 1);
-    d = graph_node(g, dev[0]);
-    assert_string_equal(d->name, "cpu0");
-    assert_true(d->is_cpu && d->model[0] && d->cpus[0]);
-    assert_true(d->memory_bytes.v > 1 << 20);
-    graph_free(g);
-}
 
 static void raises_the_soft_limit(void **state)
 {
@@ -48,7 +29,6 @@ static void raises_the_soft_limit(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(describes_the_cpu),
     cmocka_unit_test(raises_the_soft_limit),
 };
 
