@@ -68,6 +68,19 @@ void probe_free(struct probe *p)
     free(p);
 }
 
+/* Ends the helper, by its own exit where it can. One that stays is killed, and found
+ * again (gone or not) at the next reading. */
+static void end_helper(struct probe *p)
+{
+    int64_t until = clock_now_us(clock_real()) + END_US;
+
+    probe_child_end(p->child, false);
+    while (probe_child_pid(p->child) && clock_now_us(clock_real()) < until)
+        if (loop_once(p->loop, until, NULL) < 0)
+            break;
+    probe_child_end(p->child, true);
+}
+
 /* p->nvml, or the reason in p->why. */
 static void ask_nvml(struct probe *p)
 {
@@ -85,7 +98,8 @@ static void ask_nvml(struct probe *p)
         return;
     while (!p->done && clock_now_us(clock_real()) < until)
         if (loop_once(p->loop, until, &p->why) < 0)
-            return;
+            break;
+    end_helper(p);
 }
 
 int probe_read(struct probe *p, struct graph **ret, struct err *e)

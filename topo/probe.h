@@ -2,7 +2,8 @@
  *
  * Each probe says what it could not see; those sentences are warnings of the graph. A
  * machine without GPUs has one CPU device for each NUMA node. The helper process that
- * speaks to NVML is kept between readings, and so is the knowledge that one is stuck.
+ * speaks to NVML ends after each reading (its handles would hold the driver); that one is
+ * stuck is remembered, and said at the next.
  * probe_read waits for it, at most its deadline; who must not wait uses probe_child and
  * probe_merge. One owner thread. */
 #ifndef TOPO_PROBE_H

@@ -84,13 +84,18 @@ static void answer(struct probe_child *c, const char *line, size_t n, const stru
     c->fn(c->arg, line, n, e);
 }
 
-/* It is of no use any more: end it, and wait for that without waiting. */
-static void end_it(struct probe_child *c)
+void probe_child_end(struct probe_child *c, bool hard)
 {
+    if (c->state == CHILD_NONE)
+        return;
+    if (c->deadline)
+        loop_timer_set(c->deadline, -1);
+    if (c->state != CHILD_DYING)
+        c->killed_us = clock_now_us(clock_real());
     c->state = CHILD_DYING;
-    c->killed_us = clock_now_us(clock_real());
     close_pipes(c);
-    kill(c->pid, c->cfg.kill_signal);
+    if (hard)
+        kill(c->pid, c->cfg.kill_signal);
 }
 
 static void on_deadline(void *arg)
@@ -101,7 +106,7 @@ static void on_deadline(void *arg)
     err_set(&e, ERR_TIMEOUT,
             "the NVML helper (process %d) gave no answer in %.1f s and was killed",
             (int)c->pid, (double)c->cfg.deadline_us / 1e6);
-    end_it(c);
+    probe_child_end(c, true);
     answer(c, NULL, 0, &e);
 }
 
@@ -112,7 +117,7 @@ static void on_nonsense(struct probe_child *c, const char *what)
 
     err_set(&e, ERR_SYNTAX, "the NVML helper (process %d) %s and was killed", (int)c->pid,
             what);
-    end_it(c);
+    probe_child_end(c, true);
     if (asked)
         answer(c, NULL, 0, &e);
 }
@@ -311,11 +316,12 @@ int probe_child_ask(struct probe_child *c, struct err *e)
     int64_t now = clock_now_us(clock_real());
 
     if (c->state == CHILD_DYING)
-        return err_set(e, ERR_UNAVAIL,
-                       "the NVML helper (process %d) was killed %.1f s ago and has not "
-                       "ended: a call is stuck in the driver; no other is started until "
-                       "it has",
-                       (int)c->pid, (double)(now - c->killed_us) / 1e6);
+        return err_set(
+            e, ERR_UNAVAIL,
+            "the NVML helper (process %d) was told to end %.1f s ago and has not "
+            "ended: a call is stuck in the driver; no other is started until "
+            "it has",
+            (int)c->pid, (double)(now - c->killed_us) / 1e6);
     if (c->state == CHILD_ASKED)
         return err_set(e, ERR_BUSY, "the NVML helper has not answered yet");
     if (c->state == CHILD_NONE && start(c, e) < 0)

@@ -38,6 +38,9 @@ void probe_child_free(struct probe_child *c);
 /* -1: refused, no callback follows. ERR_BUSY: a question is open; ERR_UNAVAIL: the last
  * helper has not ended. */
 int probe_child_ask(struct probe_child *c, struct err *e);
+/* No more questions for now: the helper sees the end of its input and ends by itself;
+ * hard: it is killed. An open question is forgotten. The loop notices the end. */
+void probe_child_end(struct probe_child *c, bool hard);
 int probe_child_pid(const struct probe_child *c); /* 0 none */
 
 #endif

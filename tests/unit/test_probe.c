@@ -603,6 +603,40 @@ static void test_stuck(void **state)
     rig_down(&r);
 }
 
+/* Reading leaves no process behind, and says at the next that one is still stuck. */
+static void test_reads_again(void **state)
+{
+    struct probe_cfg c = {.program = "/proc/self/exe",
+                          .sysfs = sysfs,
+                          .hwloc_xml = xml,
+                          .deadline_us = 300000};
+    struct probe *p;
+    struct graph *g;
+    struct err e = {0};
+
+    (void)state;
+    while (waitpid(-1, NULL, 0) > 0) /* those that other tests' ends left */
+        continue;
+    assert_int_equal(probe_new(&c, &p, &e), 0);
+    machine("do.nvmlDeviceGetCount_v2=hang");
+    assert_int_equal(probe_read(p, &g, &e), 0);
+    must_say(g, "gave no answer in 0.3 s and was killed");
+    assert_int_equal(gpu(g, "0000:04:00.0")->health, HEALTH_UNKNOWN);
+    graph_free(g);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
+    probe_free(p);
+    c.deadline_us = 20000000;
+    assert_int_equal(probe_new(&c, &p, &e), 0);
+    for (int i = 0; i < 2; i++) {
+        machine(i ? "count=2" : "");
+        assert_int_equal(probe_read(p, &g, &e), 0);
+        assert_int_equal(gpu(g, "0000:81:00.0")->health, i ? HEALTH_BAD : HEALTH_OK);
+        graph_free(g);
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    }
+    probe_free(p);
+}
+
 static void test_nonsense(void **state)
 {
     static char *const rows[][3] = {
@@ -675,6 +709,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_kept),
         cmocka_unit_test(test_crash),
         cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_reads_again),
         cmocka_unit_test(test_stuck),
         cmocka_unit_test(test_nonsense),
         cmocka_unit_test(test_bad_reports),
