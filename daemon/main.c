@@ -31,6 +31,7 @@
 #include "daemon/serve/metrics.h"
 #include "state/store.h"
 #include "topo/file.h"
+#include "topo/net_watch.h"
 #include "topo/probe_nvml.h"
 
 enum {
@@ -47,6 +48,7 @@ struct app {
     int n_args;
     struct buf options; /* as JSON, for the journal and the inventory */
     struct domain *domain;
+    struct net_watch *nics; /* NULL for an emulated rack */
     int64_t start_us;
 
     struct loop *loop;
@@ -289,6 +291,27 @@ static int load_rack(struct app *a, struct err *e)
     return 0;
 }
 
+static void on_nic(void *arg, enum net_change c, const char *name, const char *what)
+{
+    struct app *a = arg;
+    struct err e;
+
+    log_info("%s", what);
+    if (journal_add(a->store, "daemon", "nic.changed", name,
+                    c == NET_WENT_DOWN || c == NET_LEFT ? "down" : "ok", &e, "%s",
+                    what) < 0)
+        log_error("%s", e.msg);
+    if (load_rack(a, &e) < 0)
+        log_error("%s; what was known of the rack stays", e.msg);
+}
+
+/* NICs of this machine matter to a rack that is this machine. */
+static int watch_nics(struct app *a, struct err *e)
+{
+    return strcmp(a->opts.rack, "auto") ? 0
+                                        : net_watch_new(a->loop, on_nic, a, &a->nics, e);
+}
+
 static void on_hangup_signal(void *arg, int signo)
 {
     struct app *a = arg;
@@ -405,8 +428,8 @@ static int start(struct app *a, struct err *e)
 
     a->start_us = clock_now_us(clock_real());
     if (check_descriptors(a, e) < 0 || start_loop(a, e) < 0 || start_store(a, e) < 0 ||
-        start_router(a, e) < 0 || load_rack(a, e) < 0 || start_supervisor(a, e) < 0 ||
-        start_http(a, e) < 0)
+        start_router(a, e) < 0 || load_rack(a, e) < 0 || watch_nics(a, e) < 0 ||
+        start_supervisor(a, e) < 0 || start_http(a, e) < 0)
         return -1;
     supervisor_start(a->sup);
     listen_host(a, false, host, sizeof(host));
@@ -425,6 +448,7 @@ static void stop(struct app *a, int code)
     struct err e;
 
     loop_timer_free(a->drain);
+    net_watch_free(a->nics);
     http_stop(a->http);
     a->http = NULL;
     if (a->sup) {

@@ -26,7 +26,7 @@
 
 struct domain {
     char *rack, *gpu;
-    struct probe *probe; /* kept, as is its helper; control thread */
+    struct probe *probe; /* made once; control thread */
     pthread_mutex_t lock;
     struct domain_view *view; /* by lock */
 };

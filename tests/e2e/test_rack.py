@@ -2,6 +2,7 @@
 plans are answered, FILEs belong to llmctl."""
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -112,3 +113,18 @@ def test_an_unknown_rack_is_one_sentence(tmp_path):
                         "no-such-rack", "--model", "none.gguf"], capture_output=True, text=True,
                        timeout=60)
     assert p.returncode != 0 and "no-such-rack" in p.stderr and "--rack" in p.stderr
+
+
+def test_a_link_that_goes_down_is_told(rack):
+    made = subprocess.run(["ip", "link", "add", "lrk0", "type", "veth", "peer", "name", "lrk1"],
+                          capture_output=True) if shutil.which("ip") else None
+    if not made or made.returncode:
+        pytest.skip("no network devices can be made here")
+    try:
+        for args in ("set lrk0 up", "set lrk1 up", "set lrk0 down"):
+            subprocess.run(["ip", "link", *args.split()], check=True)
+            word = f"NIC {args.split()[1]} is {args.split()[2]}"
+            rack_module.wait_for(lambda: word in rack.logged())
+    finally:
+        subprocess.run(["ip", "link", "del", "lrk0"], check=True)
+    rack_module.wait_for(lambda: "NIC lrk0 is gone" in rack.logged())
