@@ -121,10 +121,10 @@ def test_a_link_that_goes_down_is_told(rack):
     if not made or made.returncode:
         pytest.skip("no network devices can be made here")
     try:
-        for args in ("set lrk0 up", "set lrk1 up", "set lrk0 down"):
-            subprocess.run(["ip", "link", *args.split()], check=True)
-            word = f"NIC {args.split()[1]} is {args.split()[2]}"
-            rack_module.wait_for(lambda: word in rack.logged())
+        subprocess.run(["ip", "link", "set", "lrk1", "up"], check=True)
+        for state in "up", "down":
+            subprocess.run(["ip", "link", "set", "lrk0", state], check=True)
+            rack_module.wait_for(lambda: f"NIC lrk0 is {state}" in rack.logged())
     finally:
         subprocess.run(["ip", "link", "del", "lrk0"], check=True)
     rack_module.wait_for(lambda: "NIC lrk0 is gone" in rack.logged())
