@@ -23,6 +23,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "topo/sysfs.h"
+#include "topo/warnings.h"
 
 enum { ITEMS_MAX = 4096, UP_MAX = 32, NVIDIA = 0x10de };
 
@@ -31,23 +32,18 @@ static void warn(struct pci_report *r, const char *fmt, ...)
 
 static void warn(struct pci_report *r, const char *fmt, ...)
 {
-    char text[400];
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
+    warnings_vadd(&r->warnings, &r->n_warnings, fmt, ap);
     va_end(ap);
-    r->warnings = xrealloc(r->warnings, (size_t)(r->n_warnings + 1) * sizeof(char *));
-    r->warnings[r->n_warnings++] = xstrdup(text);
 }
 
 void pci_report_free(struct pci_report *r)
 {
     if (!r)
         return;
-    for (int i = 0; i < r->n_warnings; i++)
-        free(r->warnings[i]);
-    free(r->warnings);
+    warnings_free(r->warnings, r->n_warnings);
     free(r->numas);
     free(r->items);
     free(r);

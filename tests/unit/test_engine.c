@@ -271,8 +271,7 @@ static void test_same_seed_same_tokens(void **state)
     assert_int_equal(stop(&s), 0);
 }
 
-/* With two steps in flight: out of KV and computed again, or with a cached prefix, it is
- * still the same. */
+/* Out of KV and computed again, or with a cached prefix, it is still the same. */
 static void test_preempted_same_tokens(void **state)
 {
     (void)state;
