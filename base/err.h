@@ -19,6 +19,7 @@
     X(RANGE, 1002, 400, 2, "invalid_request_error", "out of range")                      \
     X(CONTEXT, 1003, 400, 2, "invalid_request_error", "longer than the context")         \
     X(UNSUPPORTED, 1004, 400, 2, "invalid_request_error", "not supported")               \
+    X(UNAUTHORIZED, 1101, 401, 4, "authentication_error", "no valid key")                \
     X(DENIED, 1100, 403, 4, "permission_error", "not allowed")                           \
     X(NOTFOUND, 1200, 404, 3, "invalid_request_error", "not found")                      \
     X(METHOD, 1201, 405, 2, "invalid_request_error", "method not allowed")               \

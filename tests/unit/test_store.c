@@ -96,7 +96,7 @@ static void secret_stays(void **state)
     (void)state;
     assert_int_equal(store_open(dir, &s, &e), 0);
     store_secret(s, a);
-    assert_int_equal(store_schema_version(s), 2);
+    assert_int_equal(store_schema_version(s), 3);
     store_close(s);
     assert_int_equal(store_open(dir, &s, &e), 0);
     store_secret(s, b);

@@ -1,0 +1,163 @@
+/* daemon/ctrl/conf.h - the wanted state: YAML text -> immutable struct conf. Pure.
+ *
+ * Every directive is a row of conf.def: path, type, range, default, unit, class of
+ * change, help. The rows feed the parser, the checker, config set, completion,
+ * etc/llmrackd.yaml and llmrackd.yaml(5). A path is words with dots; `*` in a row stands
+ * for a name that the operator chose (instances.*.mode). Types come from the rows, never
+ * from YAML's guessing; anchors, aliases, tags and several documents are refused. A conf
+ * is reference counted, any thread may hold it; strings live as long as it does. */
+#ifndef CTRL_CONF_H
+#define CTRL_CONF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+struct conf;
+struct err;
+
+enum { CONF_MAX_TEXT = 1 << 20, CONF_MAX_NAMES = 64, CONF_MAX_FAULTS = 64 };
+
+/* What a change of a directive costs: nothing; its engine is replaced and the old one
+ * drained; the daemon must be started again. */
+enum conf_class { CONF_HOT, CONF_DRAIN, CONF_RESTART };
+
+struct conf_slo {
+    double ttft_ms, tpot_ms; /* 0 = no target */
+    double attainment;       /* wanted share of requests, 0..1 */
+};
+
+struct conf_model { /* models.NAME */
+    const char *name, *path;
+};
+
+enum conf_isolate { CONF_ISOLATE_KEY, CONF_ISOLATE_NONE };
+
+struct conf_instance { /* instances.NAME */
+    const char *name;
+    const char *model;     /* a name of models */
+    const char *served_as; /* id in the API; "" = the name in the file */
+    int mode;              /* enum sched_mode */
+    int64_t step_tok, max_seqs, max_waiting, ctx, threads;
+    int isa, backend, executor; /* as the engine's options of these names */
+    struct {
+        int64_t mib;
+        int type; /* auto | f16 | bf16 */
+        bool reuse;
+        int isolate; /* enum conf_isolate: prefixes are shared within a key, or by all */
+    } kv;
+    struct {
+        double temperature, top_p; /* of requests that name none */
+    } sampling;
+    struct conf_slo slo;
+    int64_t stuck_s;
+};
+
+struct conf_class_slo { /* slo_classes.NAME */
+    const char *name;
+    struct conf_slo slo;
+};
+
+struct conf_listen {     /* listen */
+    const char *address; /* "127.0.0.1:8080", "" = none */
+    const char *tls_cert, *tls_key;
+};
+
+struct conf_access { /* access */
+    bool insecure;
+    int anonymous;      /* none | infer */
+    const char **hosts; /* further names in Host */
+    int n_hosts;
+    const char **cors_origins;
+    int n_cors;
+    int64_t failures_per_min; /* wrong keys of one address */
+    bool log_content;         /* prompts and answers into the log */
+};
+
+struct conf_limits { /* limits */
+    int64_t max_body_mib, max_connections, header_s, body_s, idle_s, drain_s;
+};
+
+struct conf {
+    const char *rack, *rack_gpu, *log_level;
+    struct conf_listen listen;
+    struct conf_access access;
+    struct conf_limits limits;
+    const char **model_roots; /* model_roots: folders whose files may be models */
+    int n_model_roots;
+    struct conf_model *models;
+    int n_models;
+    struct conf_instance *instances;
+    int n_instances;
+    struct conf_class_slo *classes;
+    int n_classes;
+    struct {
+        int64_t min_requests; /* N of the guard, each side */
+        double confidence;    /* 0.95 */
+    } guard;
+};
+
+/* A value from the command line, for this run only, laid over the text. */
+struct conf_override {
+    const char *path, *value;
+};
+
+struct conf_fault {
+    int line, column; /* 1, 1 ..; 0, 0 = an override or the whole */
+    char path[160], msg[256];
+};
+struct conf_faults {
+    int n; /* found; the first CONF_MAX_FAULTS are kept */
+    struct conf_fault v[CONF_MAX_FAULTS];
+};
+
+/* All faults, not just the first; -1 when there is any and then *ret is NULL. */
+int conf_parse(const char *text, size_t n, const struct conf_override *over, int n_over,
+               struct conf **ret, struct conf_faults *faults);
+struct conf *conf_ref(const struct conf *c);
+void conf_unref(const struct conf *c); /* NULL allowed */
+const struct conf_instance *conf_instance(const struct conf *c, const char *name);
+const struct conf_model *conf_model(const struct conf *c, const char *name);
+
+/* Differences of two configurations by path, in the order of the rows. from or to is NULL
+ * where the name does not exist on that side. */
+struct conf_change {
+    const char *path, *from, *to;
+    enum conf_class class;
+};
+typedef void (*conf_change_fn)(void *arg, const struct conf_change *c);
+int conf_diff(const struct conf *a, const struct conf *b, conf_change_fn fn, void *arg);
+const char *conf_class_name(enum conf_class c); /* hot, drain, restart */
+
+/* The engine's options for an instance: "--step-tok=256" for each row that differs from
+ * the default, malloc'd; returns the count (at most max). The same list = the same
+ * engine.
+ */
+int conf_engine_args(const struct conf *c, const struct conf_instance *i, char **out,
+                     int max);
+
+/* ---- text ---- */
+/* Set or unset one path in a text; comments, order and all other bytes stay. value is a
+ * scalar, or [a, b] for a list. The new text is malloc'd; NULL and a sentence. */
+char *conf_text_set(const char *text, const char *path, const char *value, struct err *e);
+char *conf_text_unset(const char *text, const char *path, struct err *e);
+/* Unified difference of two texts, three lines around each change; "" when equal. */
+void conf_text_diff(const char *a, const char *b, const char *name_a, const char *name_b,
+                    struct buf *out);
+/* Three-way: the changes base -> mine laid upon theirs. NULL and CONFLICT with the paths
+ * that both changed. */
+char *conf_text_rebase(const char *base, const char *mine, const char *theirs,
+                       struct err *e);
+
+/* ---- the rows as documentation ---- */
+/* i-th path pattern with its help, for completion and tests; NULL past the last. */
+struct conf_row_doc {
+    const char *path, *type, *range, *def, *unit, *help;
+    enum conf_class class;
+};
+bool conf_row(int i, struct conf_row_doc *ret);
+void conf_sample(struct buf *out); /* etc/llmrackd.yaml */
+void conf_man(struct buf *out);    /* the rows as roff */
+
+#endif

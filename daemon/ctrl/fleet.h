@@ -1,0 +1,81 @@
+/* daemon/ctrl/fleet.h - the engines that run, made to be those that a configuration
+ * wants.
+ *
+ * fleet_plan says what would happen, purely; fleet_apply does it: hot values in place; an
+ * instance whose engine would differ is started beside the old one, warmed, given the
+ * traffic, and the old one drains; where both do not fit it drains first and the plan
+ * says so. One supervisor an engine. Control thread only; done comes from the loop. */
+#ifndef CTRL_FLEET_H
+#define CTRL_FLEET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct buf;
+struct conf;
+struct err;
+struct fleet;
+struct loop;
+struct metric_page;
+struct router;
+struct store;
+
+struct fleet_cfg {
+    struct loop *loop;
+    struct router *router;
+    struct store *store;      /* NULL in tests */
+    struct metric_page *page; /* the daemon's */
+    const char *program;      /* the engine */
+    int64_t memory_bytes;     /* that engines may use together; 0 = of this machine */
+    void (*ready)(void *arg, const char *instance); /* each time one becomes ready */
+    void *arg;
+};
+
+enum fleet_action_kind {
+    FLEET_KEEP,
+    FLEET_HOT,         /* values change in place */
+    FLEET_START,       /* a new instance */
+    FLEET_REPLACE,     /* new engine beside the old one */
+    FLEET_DRAIN_FIRST, /* both do not fit: the old one ends before the new one starts */
+    FLEET_STOP
+};
+struct fleet_action {
+    enum fleet_action_kind kind;
+    char instance[64];
+    char why[160];       /* "mode chunked -> colocated" */
+    int live;            /* requests that would be drained */
+    uint64_t need, have; /* bytes: the new engine's by estimate; free now */
+    bool fits;           /* false: it cannot be applied at all */
+};
+
+int fleet_new(const struct fleet_cfg *cfg, struct fleet **ret, struct err *e);
+/* From what runs to `to`; returns the count of actions (at most max). */
+int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret, int max);
+/* Takes a reference to `to`. done once: NULL when every wanted instance is ready (or was
+ * stopped by an operator), else why, with the engine's last lines; then what was changed
+ * stays as it is and the caller applies the former conf. One apply at a time (CONFLICT).
+ */
+typedef void (*fleet_done_fn)(void *arg, const struct err *why);
+int fleet_apply(struct fleet *f, const struct conf *to, fleet_done_fn done, void *arg,
+                struct err *e);
+/* The conf last applied, a new reference. */
+struct conf *fleet_conf(struct fleet *f);
+
+/* By an operator, stored: stop drains up to the drain limit, then ends the engine. */
+enum fleet_order {
+    FLEET_ORDER_START,
+    FLEET_ORDER_STOP,
+    FLEET_ORDER_RESTART,
+    FLEET_ORDER_DRAIN,
+    FLEET_ORDER_UNDRAIN
+};
+int fleet_order(struct fleet *f, const char *instance, enum fleet_order o,
+                const char *actor, const char *reason, struct err *e);
+
+/* The whole daemon stops: no new requests; then end the engines; then ask. */
+void fleet_drain(struct fleet *f);
+void fleet_stop(struct fleet *f);
+bool fleet_stopped(const struct fleet *f);
+void fleet_free(struct fleet *f); /* kills what still runs */
+
+#endif
