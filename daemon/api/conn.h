@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "daemon/api/access.h"
 
 struct MHD_Connection;
 struct http;
@@ -44,9 +45,10 @@ struct conn {
     const struct route *route;
     char *tail; /* what a path ending in * matched */
     char req_id[72];
-    bool local;      /* came over the UNIX socket */
-    bool dispatched; /* HTTP thread only */
-    bool drop_body;  /* answer is known: read the body only to be heard */
+    struct access_who who; /* set before any handler runs */
+    bool local;            /* came over the UNIX socket */
+    bool dispatched;       /* HTTP thread only */
+    bool drop_body;        /* answer is known: read the body only to be heard */
     bool inference;
     bool unread; /* answered with the body still to come: close after it */
     uint64_t body_seen;
