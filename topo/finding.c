@@ -470,6 +470,40 @@ struct findings *findings_new(const struct graph *g, const struct graph *baselin
     return f;
 }
 
+static bool is_among(const int *list, int n, int node)
+{
+    for (int i = 0; i < n; i++)
+        if (list[i] == node)
+            return true;
+    return false;
+}
+
+void findings_note_cordons(struct findings *f, const struct graph *g, const int *cordoned,
+                           int n)
+{
+    int had = f->n, *said = xcalloc((size_t)had + 1, sizeof(*said)), n_said = 0;
+    char who[192];
+
+    for (int i = 0; i < n; i++)
+        add(f, SEVERITY_INFO, FINDING_CORDONED, cordoned[i],
+            "%s is cordoned: nothing is placed on it",
+            graph_label(g, cordoned[i], who, sizeof(who)));
+    for (int i = 0; i < had; i++) {
+        int node = f->list[i].node;
+        enum finding_kind why = f->list[i].kind;
+        if (f->list[i].severity != SEVERITY_BAD || node < 0 ||
+            graph_node(g, node)->kind != NODE_DEVICE || is_among(cordoned, n, node) ||
+            is_among(said, n_said, node))
+            continue;
+        said[n_said++] = node;
+        add(f, SEVERITY_WARN, FINDING_CORDON, node,
+            "%s should be cordoned (%s is bad): until then placement may use it",
+            graph_label(g, node, who, sizeof(who)), kinds[why]);
+    }
+    free(said);
+    sort(f);
+}
+
 void findings_free(struct findings *f)
 {
     if (!f)

@@ -32,6 +32,8 @@ enum severity {
     X(PCI, "pci-down-trained")                                                           \
     X(MIG, "mig-on")                                                                     \
     X(NUMA, "numa-unknown")                                                              \
+    X(CORDONED, "cordoned")                                                              \
+    X(CORDON, "cordon-suggested")                                                        \
     X(HEALTH, "health")                                                                  \
     X(SOURCE, "source") /* what the reader of the rack had to assume */
 enum finding_kind {
@@ -52,6 +54,9 @@ struct finding {
  * Never fails; findings_free takes NULL. */
 struct findings *findings_new(const struct graph *g, const struct graph *baseline,
                               const char *this_host);
+/* Says which devices are cordoned, and which others have a bad finding and should be. */
+void findings_note_cordons(struct findings *f, const struct graph *g, const int *cordoned,
+                           int n);
 void findings_free(struct findings *f);
 int findings_count(const struct findings *f);
 const struct finding *findings_get(const struct findings *f, int i);

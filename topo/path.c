@@ -29,7 +29,7 @@ enum { ENDS_MAX = 2048, NETWORKS_MAX = 16 };
 /* A path under construction: the narrowest link so far, 0 = nothing limits yet. */
 struct acc {
     double bps, latency_us;
-    int hops, unmeasured;
+    int hops, unmeasured, degraded;
 };
 
 struct half {
@@ -88,6 +88,7 @@ static void acc_link(struct acc *a, const struct link *l)
     narrow(&a->bps, link_bps(l));
     a->latency_us += l->latency_us.v;
     a->unmeasured += l->measured.conf != CONF_MEASURED;
+    a->degraded += l->health >= HEALTH_DEGRADED;
     a->hops++;
 }
 
@@ -96,6 +97,7 @@ static void acc_add(struct acc *a, const struct acc *b)
     narrow(&a->bps, b->bps);
     a->latency_us += b->latency_us;
     a->unmeasured += b->unmeasured;
+    a->degraded += b->degraded;
     a->hops += b->hops;
 }
 
@@ -106,6 +108,7 @@ static void put(struct path *p, enum path_class c, const struct acc *a)
     p->latency_us = a->latency_us;
     p->hops = a->hops;
     p->measured = a->hops > 0 && a->unmeasured == 0;
+    p->degraded = a->degraded;
 }
 
 /* The link to the node above. */
@@ -220,6 +223,8 @@ static bool by_switches(struct paths *p, const struct end *a, const struct end *
             sum.latency_us = x->l->latency_us.v + y->l->latency_us.v;
             sum.unmeasured += x->l->measured.conf != CONF_MEASURED ||
                               y->l->measured.conf != CONF_MEASURED;
+            sum.degraded +=
+                (x->l->health >= HEALTH_DEGRADED) + (y->l->health >= HEALTH_DEGRADED);
         }
         i++;
         k++;
@@ -419,6 +424,7 @@ static void choose_egress(struct paths *p, int network)
             acc.hops += to->hops;
             acc.latency_us += to->latency_us;
             acc.unmeasured += !to->measured;
+            acc.degraded += to->degraded;
             if (d->egress[network] >= 0 &&
                 (to->cls > best ||
                  (to->cls == best && acc.bps <= d->egress_acc[network].bps)))

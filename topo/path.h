@@ -36,6 +36,7 @@ struct path {
     double latency_us; /* sum over the hops */
     int hops;
     int measured; /* 1 when every link's figure was measured */
+    int degraded; /* links on it that are not healthy */
 };
 
 int paths_new(const struct graph *g, struct paths **ret, struct err *e);

@@ -140,7 +140,8 @@ static bool is_avoided(const struct placement_ask *ask, int dev)
     return false;
 }
 
-/* Seconds a GB, mostly; latency and locality decide among equals. */
+/* Seconds a GB, mostly; latency and locality decide among equals. A link or a device that
+ * is not healthy counts as half as fast, whatever its figure says: it is taken last. */
 static double pair_price(const struct graph *g, const struct paths *paths, int a, int b)
 {
     const struct path *w = paths_get(paths, a, b);
@@ -152,6 +153,8 @@ static double pair_price(const struct graph *g, const struct paths *paths, int a
     if (!w || w->cls == PATH_DIS || w->bps <= 0)
         return 1e6;
     bps = w->cls == PATH_NVB ? w->bps / 2 : w->bps; /* it takes a third device's links */
+    if (w->degraded || x->health == HEALTH_DEGRADED || y->health == HEALTH_DEGRADED)
+        bps /= 2;
     return 1e9 / bps + 1e-4 * w->latency_us + 1e-6 * w->cls + 1e-6 * far;
 }
 

@@ -122,6 +122,8 @@ static int read_rack(const struct http *h, struct question *q, struct err *e)
         return err_set(e, ERR_UNAVAIL, "the rack is not known yet; name one with rack");
     q->ask.g = q->view->graph;
     q->ask.paths = q->view->paths;
+    q->ask.avoid = q->view->avoid;
+    q->ask.n_avoid = q->view->n_avoid;
     return 0;
 }
 

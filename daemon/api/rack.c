@@ -34,12 +34,16 @@ static struct domain_view *view_of(struct conn *c)
     return v;
 }
 
-static void put_device(struct jw *w, const struct graph *g, int id)
+static void put_device(struct jw *w, const struct domain_view *v, int id)
 {
+    const struct graph *g = v->graph;
     const struct node *n = graph_node(g, id);
+    const struct domain_cordon *c = domain_cordon_of(v, id);
+    char name[160];
 
+    domain_device_id(v, id, name, sizeof(name));
     jw_obj(w);
-    jw_kstr(w, "id", n->name);
+    jw_kstr(w, "id", name);
     jw_kstr(w, "kind", n->mig ? "mig" : n->is_cpu ? "cpu" : "gpu");
     jw_kstr(w, "host", graph_node(g, n->host)->name);
     jw_kstr(w, "model", n->model[0] ? n->model : NULL);
@@ -50,6 +54,8 @@ static void put_device(struct jw *w, const struct graph *g, int id)
         jw_knull(w, "memory_bytes");
     else
         jw_knum(w, "memory_bytes", n->memory_bytes.v);
+    jw_kstr(w, "state", c ? "cordoned" : "in service");
+    jw_kstr(w, "reason", c ? c->reason : NULL);
     jw_obj_end(w);
 }
 
@@ -76,7 +82,7 @@ void control_topology(struct conn *c)
     jw_arr(&w);
     n = graph_devices(v->graph, &dev);
     for (int i = 0; i < n; i++)
-        put_device(&w, v->graph, dev[i]);
+        put_device(&w, v, dev[i]);
     jw_arr_end(&w);
     jw_kstr(&w, "text", text.p ? text.p : "");
     jw_obj_end(&w);

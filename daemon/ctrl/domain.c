@@ -1,7 +1,8 @@
 /* daemon/ctrl/domain.c - loading, comparing and handing out the rack.
  *
  * A load builds a whole new view and only then takes the lock to swap it in, so that a
- * file that does not parse or a probe that fails leaves what is known as it is. */
+ * file that does not parse or a probe that fails leaves what is known as it is. Views
+ * that differ only in their cordons share one rack. */
 #include "daemon/ctrl/domain.h"
 
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "topo/file.h"
@@ -24,9 +26,19 @@
 #include "topo/probe_child.h"
 #include "topo/rack.h"
 
+/* What a load made, shared by views. */
+struct domain_rack {
+    struct graph *graph, *before; /* before: the baseline, NULL none */
+    struct paths *paths;
+    char host[64];
+    atomic_int refs;
+};
+
 struct domain {
     char *rack, *gpu;
-    struct probe *probe; /* made once; control thread */
+    struct probe *probe;                              /* made once; control thread */
+    struct domain_cordon cordons[DOMAIN_CORDONS_MAX]; /* control thread */
+    int n_cordons;
     pthread_mutex_t lock;
     struct domain_view *view; /* by lock */
 };
@@ -131,39 +143,194 @@ static void on_difference(void *arg, enum graph_change c, const char *what)
     t->fn(t->arg, what);
 }
 
-int domain_load(struct domain *d, const char *baseline_json, domain_changed_fn changed,
-                void *arg, struct err *e)
+/* ---- views ---- */
+
+static void rack_unref(struct domain_rack *r)
 {
-    struct domain_view *v = xcalloc(1, sizeof(*v)), *old;
-    struct graph *before = NULL;
-    struct told told = {changed, arg};
-    char host[64] = "";
+    if (!r || atomic_fetch_sub(&r->refs, 1) != 1)
+        return;
+    paths_free(r->paths);
+    graph_free(r->graph);
+    graph_free(r->before);
+    free(r);
+}
+
+static bool same_name_elsewhere(const struct graph *g, int node)
+{
+    const int *dev;
+    int n = graph_devices(g, &dev);
+
+    for (int i = 0; i < n; i++)
+        if (dev[i] != node &&
+            !strcmp(graph_node(g, dev[i])->name, graph_node(g, node)->name))
+            return true;
+    return false;
+}
+
+static void device_id(const struct graph *g, int node, char *ret, size_t cap)
+{
+    const struct node *n = graph_node(g, node);
+
+    if (same_name_elsewhere(g, node))
+        snprintf(ret, cap, "%s/%s", graph_node(g, n->host)->name, n->name);
+    else
+        snprintf(ret, cap, "%s", n->name);
+}
+
+/* Devices that `text` names: their count, the first in *ret. */
+static int find_device(const struct graph *g, const char *text, int *ret)
+{
+    const int *dev;
+    int n = graph_devices(g, &dev), found = 0;
+    char full[160];
+
+    for (int i = 0; i < n; i++) {
+        const struct node *x = graph_node(g, dev[i]);
+        snprintf(full, sizeof(full), "%s/%s", graph_node(g, x->host)->name, x->name);
+        if (strcmp(text, x->name) && strcmp(text, full) &&
+            (!x->uuid[0] || strcmp(text, x->uuid)))
+            continue;
+        if (found++ == 0)
+            *ret = dev[i];
+    }
+    return found;
+}
+
+/* Takes a reference of the rack over. */
+static struct domain_view *view_new(const struct domain *d, struct domain_rack *r)
+{
+    struct domain_view *v = xcalloc(1, sizeof(*v));
+    struct domain_cordon *c = xcalloc((size_t)d->n_cordons + 1, sizeof(*c));
+    int *avoid = xcalloc((size_t)d->n_cordons + 1, sizeof(*avoid));
 
     atomic_init(&v->refs, 1);
-    if (baseline_json &&
-        topo_from_json(baseline_json, strlen(baseline_json), &before, e) < 0) {
-        err_wrap(e, "the rack as last recorded");
-        goto fail;
+    v->rack = r;
+    v->graph = r->graph;
+    v->paths = r->paths;
+    v->findings = findings_new(r->graph, r->before, r->host);
+    memcpy(c, d->cordons, (size_t)d->n_cordons * sizeof(*c));
+    for (int i = 0; i < d->n_cordons; i++) {
+        if (find_device(r->graph, c[i].device, &c[i].node) == 1)
+            avoid[v->n_avoid++] = c[i].node;
+        else
+            c[i].node = -1;
     }
-    if (build(d, &v->graph, e) < 0 || paths_new(v->graph, &v->paths, e) < 0)
-        goto fail;
-    gethostname(host, sizeof(host) - 1);
-    v->findings = findings_new(v->graph, before, host);
-    if (before && changed)
-        graph_diff(before, v->graph, on_difference, &told);
-    graph_free(before);
+    v->cordons = c;
+    v->n_cordons = d->n_cordons;
+    v->avoid = avoid;
+    findings_note_cordons(v->findings, r->graph, avoid, v->n_avoid);
+    return v;
+}
+
+static void swap_view(struct domain *d, struct domain_view *v)
+{
+    struct domain_view *old;
 
     pthread_mutex_lock(&d->lock);
     old = d->view;
     d->view = v;
     pthread_mutex_unlock(&d->lock);
     domain_put(old);
+}
+
+int domain_load(struct domain *d, const char *baseline_json, domain_changed_fn changed,
+                void *arg, struct err *e)
+{
+    struct domain_rack *r = xcalloc(1, sizeof(*r));
+    struct told told = {changed, arg};
+
+    atomic_init(&r->refs, 1);
+    if (baseline_json &&
+        topo_from_json(baseline_json, strlen(baseline_json), &r->before, e) < 0) {
+        err_wrap(e, "the rack as last recorded");
+        goto fail;
+    }
+    if (build(d, &r->graph, e) < 0 || paths_new(r->graph, &r->paths, e) < 0)
+        goto fail;
+    gethostname(r->host, sizeof(r->host) - 1);
+    if (r->before && changed)
+        graph_diff(r->before, r->graph, on_difference, &told);
+    swap_view(d, view_new(d, r));
     return 0;
 
 fail:
-    graph_free(before);
-    domain_put(v);
+    rack_unref(r);
     return -1;
+}
+
+/* ---- cordons ---- */
+
+static int cordon_at(const struct domain *d, const char *id)
+{
+    for (int i = 0; i < d->n_cordons; i++)
+        if (!strcmp(d->cordons[i].device, id))
+            return i;
+    return -1;
+}
+
+/* The id of the device that is meant. */
+static int name_device(const struct domain *d, const char *device, char *ret, size_t cap,
+                       struct err *e)
+{
+    int node = -1, n = find_device(d->view->graph, device, &node);
+    char id[160];
+
+    if (n > 1)
+        return err_param(e, ERR_INVALID, "device",
+                         "%d hosts have a device '%.64s'; name it as host/%.64s", n,
+                         device, device);
+    if (n == 1)
+        device_id(d->view->graph, node, id, sizeof(id));
+    else if (strlen(device) < sizeof(id) && cordon_at(d, device) >= 0)
+        snprintf(id, sizeof(id), "%s", device);
+    else
+        return err_param(e, ERR_NOTFOUND, "device",
+                         "the rack has no device '%.64s'; show topology lists them",
+                         device);
+    if (strlen(id) >= cap)
+        return err_param(e, ERR_TOOBIG, "device", "the id '%s' has over %zu bytes", id,
+                         cap - 1);
+    snprintf(ret, cap, "%s", id);
+    return 0;
+}
+
+int domain_cordon(struct domain *d, const char *device, bool on, const char *reason,
+                  const char *actor, struct err *e)
+{
+    struct domain_cordon c = {.at_ms = clock_wall_ms(), .node = -1};
+    int at;
+
+    if (!d->view)
+        return err_set(e, ERR_UNAVAIL, "the rack is not known yet");
+    if (name_device(d, device, c.device, sizeof(c.device), e) < 0)
+        return -1;
+    snprintf(c.reason, sizeof(c.reason), "%s", reason);
+    snprintf(c.actor, sizeof(c.actor), "%s", actor);
+    at = cordon_at(d, c.device);
+    if (on ? at >= 0 && !strcmp(d->cordons[at].reason, c.reason) : at < 0)
+        return 0;
+    if (at < 0 && d->n_cordons == DOMAIN_CORDONS_MAX)
+        return err_set(e, ERR_TOOBIG, "%d devices are cordoned already", d->n_cordons);
+    if (!on)
+        d->cordons[at] = d->cordons[--d->n_cordons];
+    else
+        d->cordons[at < 0 ? d->n_cordons++ : at] = c;
+    atomic_fetch_add(&d->view->rack->refs, 1);
+    swap_view(d, view_new(d, d->view->rack));
+    return 1;
+}
+
+void domain_device_id(const struct domain_view *v, int node, char *ret, size_t cap)
+{
+    device_id(v->graph, node, ret, cap);
+}
+
+const struct domain_cordon *domain_cordon_of(const struct domain_view *v, int node)
+{
+    for (int i = 0; i < v->n_cordons; i++)
+        if (v->cordons[i].node == node)
+            return &v->cordons[i];
+    return NULL;
 }
 
 struct domain_view *domain_get(struct domain *d)
@@ -183,8 +350,9 @@ void domain_put(struct domain_view *v)
     if (!v || atomic_fetch_sub(&v->refs, 1) != 1)
         return;
     findings_free(v->findings);
-    paths_free(v->paths);
-    graph_free(v->graph);
+    rack_unref(v->rack);
+    free((void *)v->cordons);
+    free((void *)v->avoid);
     free(v);
 }
 

@@ -96,6 +96,30 @@ static void test_links_missing(void **state)
     graph_free(g);
 }
 
+/* A device with a bad finding is suggested, once, until it is cordoned. */
+static void test_cordons(void **state)
+{
+    (void)state;
+    struct graph *g = load_changed(
+        "nccl-hgx-b200-8gpu-hidden-nvs.xml",
+        "<nvlink target=\"fffffff:ff:ff.0\" count=\"18\" tclass=\"0x068000\"/>", "", 1);
+    struct findings *f = findings_new(g, NULL, NULL);
+    int bad = findings_get(f, 0)->node;
+
+    assert_int_equal(findings_get(f, 0)->severity, SEVERITY_BAD);
+    findings_note_cordons(f, g, NULL, 0);
+    expect(f, SEVERITY_WARN, "should be cordoned (links-missing is bad)");
+    assert_int_equal(findings_get(f, 0)->severity, SEVERITY_BAD); /* still sorted */
+    findings_free(f);
+
+    f = findings_new(g, NULL, NULL);
+    findings_note_cordons(f, g, &bad, 1);
+    expect(f, SEVERITY_INFO, "is cordoned");
+    assert_int_equal(has_finding(f, SEVERITY_WARN, "should be cordoned"), 0);
+    findings_free(f);
+    graph_free(g);
+}
+
 static void test_missing_device(void **state)
 {
     struct graph *full, *less = load_shared("nccl-hgx-h200-8gpu-4nvs.xml");
@@ -284,6 +308,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_built_in_racks_are_sound),
         cmocka_unit_test(test_links_missing),
+        cmocka_unit_test(test_cordons),
         cmocka_unit_test(test_missing_device),
         cmocka_unit_test(test_pci_and_sockets),
         cmocka_unit_test(test_cliques),

@@ -174,6 +174,49 @@ static void cordoned(void **st)
     close_rack();
 }
 
+/* Full bandwidth by its figure, but not healthy: the link, or the device, is taken last.
+ */
+static void unhealthy(void **st)
+{
+    (void)st;
+    for (int bad = 0; bad < 4; bad++)
+        for (int device = 0; device < 2; device++) {
+            struct graph_builder *b = graph_builder_new();
+            struct node x = {.kind = NODE_HOST, .parent = -1, .name = "h", .numa = -1};
+            struct err e = {0};
+            int h = graph_add_node(b, &x, &e), sw, dev;
+            x = (struct node){
+                .kind = NODE_NVSWITCH, .parent = h, .host = h, .name = "sw", .numa = -1};
+            sw = graph_add_node(b, &x, &e);
+            for (int i = 0; i < 4; i++) {
+                enum health ill = i == bad ? HEALTH_DEGRADED : HEALTH_OK;
+                x = (struct node){.kind = NODE_DEVICE,
+                                  .parent = h,
+                                  .host = h,
+                                  .numa = -1,
+                                  .index = i,
+                                  .clique = -1,
+                                  .health = device ? ill : HEALTH_OK};
+                snprintf(x.name, sizeof(x.name), "gpu%d", i);
+                dev = graph_add_node(b, &x, &e);
+                struct link nv = {.a = sw,
+                                  .b = dev,
+                                  .kind = LINK_NVLINK,
+                                  .width = 18,
+                                  .health = device ? HEALTH_OK : ill,
+                                  .nominal = {450e9, FROM_TABLE, CONF_ASSUMED}};
+                assert_true(graph_add_link(b, &nv, &e) >= 0);
+            }
+            if (graph_build(b, "star", true, &g, &e) < 0 || paths_new(g, &paths, &e) < 0)
+                fail_msg("%s", e.msg);
+            struct placement *p = place("tp3", NULL, NULL, 0);
+            for (int i = 0; i < p->n_ranks; i++)
+                assert_int_not_equal(graph_node(g, p->rank[i].device)->index, bad);
+            placement_free(p);
+            close_rack();
+        }
+}
+
 /* ---- small graphs, every placement ---- */
 
 /* n devices on one host, two NUMA nodes, NVLinks of random widths between random pairs.
@@ -410,9 +453,10 @@ static void shown(void **st)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_hosts),  cmocka_unit_test(pools),
-        cmocka_unit_test(cordoned),   cmocka_unit_test(exhaustive),
-        cmocka_unit_test(settled),    cmocka_unit_test(degraded),
-        cmocka_unit_test(same_twice), cmocka_unit_test(shown)};
+        cmocka_unit_test(two_hosts), cmocka_unit_test(pools),
+        cmocka_unit_test(cordoned),  cmocka_unit_test(exhaustive),
+        cmocka_unit_test(settled),   cmocka_unit_test(degraded),
+        cmocka_unit_test(unhealthy), cmocka_unit_test(same_twice),
+        cmocka_unit_test(shown)};
     return test_main(argc, argv, "placement", tests, sizeof(tests) / sizeof(tests[0]));
 }
