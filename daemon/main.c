@@ -417,6 +417,7 @@ static int start_http(struct app *a, struct err *e)
         .models_dir = a->models_dir,
         .domain = a->domain,
         .loop = a->loop,
+        .store = a->store,
     };
 
     return http_start(&c, a->router, a->page, &a->http, e);

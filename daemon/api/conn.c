@@ -52,7 +52,7 @@ void conn_unref(struct conn *c)
     buf_done(&c->answer);
     buf_done(&c->out);
     pthread_mutex_destroy(&c->lock);
-    free(c->tail);
+    route_match_done(&c->match);
     http_unref(c->h);
     free(c);
 }

@@ -20,10 +20,10 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "daemon/api/access.h"
+#include "daemon/api/route.h"
 
 struct MHD_Connection;
 struct http;
-struct route;
 struct sock;
 
 enum { CONN_OUT_CAP = 1 << 20 }; /* unread bytes of one stream before it is dropped */
@@ -43,7 +43,7 @@ struct conn {
     struct MHD_Connection *mhd; /* NULL once completed */
     struct sock *sock;
     const struct route *route;
-    char *tail; /* what a path ending in * matched */
+    struct route_match match; /* arg[]: the {names} of the path */
     char req_id[72];
     struct access_who who; /* set before any handler runs */
     bool local;            /* came over the UNIX socket */
@@ -54,7 +54,6 @@ struct conn {
     uint64_t body_seen;
     size_t body_counted; /* bytes of body on the server's account */
     struct err early;    /* answer after the body, when code is not OK */
-    const char *allow;
     struct buf body;
     int64_t start_us;   /* request complete at the socket */
     atomic_bool cancel; /* long work looks at it */

@@ -147,7 +147,7 @@ void api_model(struct conn *c)
     struct buf b;
     struct jw w;
 
-    m = router_model(c->h->router, c->tail, &e);
+    m = router_model(c->h->router, c->match.arg[0], &e);
     if (!m) {
         conn_answer_err(c, &e);
         return;

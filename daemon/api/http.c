@@ -27,6 +27,7 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "base/queue.h"
+#include "daemon/api/ctlqueue.h"
 #include "daemon/api/listen.h"
 #include "daemon/api/pool.h"
 #include "daemon/api/serve.h"
@@ -39,6 +40,7 @@ enum {
     STUCK_US = 10000000,      /* a callback, the watch or the control loop */
     STUCK_JOB_US = 120000000, /* reading one request */
     SPARE_FDS = 64,
+    CONTROL_WAITING = 64, /* requests for the control thread */
 };
 
 /* ---- the shared struct ---- */
@@ -195,7 +197,8 @@ int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page 
     if (listen_unix(cfg->socket_path, &h->local.fd, e) < 0)
         goto fail;
     if (queue_new(1, &h->idle, e) < 0 || watch_new(h, &h->watch, e) < 0 ||
-        pool_new(cfg->n_workers, cfg->max_connections, &h->pool, e) < 0)
+        pool_new(cfg->n_workers, cfg->max_connections, &h->pool, e) < 0 ||
+        (cfg->loop && ctlqueue_new(cfg->loop, CONTROL_WAITING, &h->control, e) < 0))
         goto fail;
     if (h->tcp.fd >= 0 && start_listener(&h->tcp, cfg->n_threads, e) < 0)
         goto fail;
@@ -252,9 +255,11 @@ void http_stop(struct http *h)
     if (h->socket_path && h->local.fd == -1 && h->watch)
         unlink(h->socket_path);
     pool_free(h->pool);
+    ctlqueue_free(h->control);
     watch_free(h->watch);
     queue_free(h->idle);
     h->pool = NULL;
+    h->control = NULL;
     h->watch = NULL;
     http_unref(h);
 }

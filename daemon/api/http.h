@@ -12,12 +12,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct access;
+struct alarms;
+struct confmgr;
 struct domain;
 struct err;
+struct fleet;
 struct http;
 struct loop;
 struct metric_page;
 struct router;
+struct slo;
 struct store;
 
 struct http_cfg {
@@ -31,10 +36,18 @@ struct http_cfg {
     int64_t start_us;
     const char *models_dir; /* published shapes, for plan */
     struct domain *domain;  /* the rack; NULL in tests that have none */
-    struct loop *loop;      /* the control thread's, asked for a pass by healthz; NULL */
+    struct loop *loop;      /* the control thread's; NULL in tests: no ROUTE_CONTROL */
+    /* What the handlers of the control thread work on; each NULL in tests that have none.
+     */
+    struct access *access;
+    struct alarms *alarms;
+    struct confmgr *confmgr;
+    struct fleet *fleet;
+    struct slo *slo;
+    struct store *store;
 };
 
-/* Borrows router, page, loop and the strings of cfg until http_stop; starts its threads.
+/* Borrows router, page and what cfg points to until http_stop; starts its threads.
  */
 int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page *page,
                struct http **ret, struct err *e);

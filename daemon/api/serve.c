@@ -26,6 +26,7 @@
 #include "base/metric.h"
 #include "base/queue.h"
 #include "daemon/api/conn.h"
+#include "daemon/api/ctlqueue.h"
 #include "daemon/api/guard.h"
 #include "daemon/api/listen.h"
 #include "daemon/api/pool.h"
@@ -51,8 +52,8 @@ static void headers_add(struct MHD_Response *r, const struct conn *c)
         snprintf(num, sizeof(num), "%d", c->retry_after_s);
         MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, num);
     }
-    if (c->allow)
-        MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, c->allow);
+    if (c->match.allow[0])
+        MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, c->match.allow);
     if (c->unread || atomic_load(&c->h->draining))
         MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
 }
@@ -202,22 +203,27 @@ static int too_big(struct conn *c, struct err *e)
                    c->h->cfg.max_body);
 }
 
+/* What is for operators is on the UNIX socket, except the metrics. */
+static int may(struct conn *c, const struct route *r, struct err *e)
+{
+    snprintf(c->who.actor, sizeof(c->who.actor), c->local ? "local" : "anonymous");
+    snprintf(c->who.origin, sizeof(c->who.origin), c->local ? "unix" : "tcp");
+    if (c->local || r->access <= ACCESS_INFER || r->handler == api_metrics)
+        return 0;
+    return err_set(e, ERR_NOTFOUND, "there is nothing at this path");
+}
+
 /* Everything that headers alone decide. */
 static int check_headers(struct conn *c, const char *method, const char *url,
                          const char *version, struct err *e)
 {
     const char *length = header(c, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    const char *tail = NULL;
 
-    if (guard(c, version, e) < 0)
+    if (guard(c, version, e) < 0 || route_find(method, url, &c->match, e) < 0 ||
+        may(c, c->match.route, e) < 0)
         return -1;
-    c->route = route_find(method, url, c->local, &tail, &c->allow, e);
-    if (!c->route)
-        return -1;
-    c->allow = NULL;
+    c->route = c->match.route;
     c->inference = c->route->inference;
-    if (tail)
-        c->tail = xstrdup(tail);
     if (length && strtoull(length, NULL, 10) > c->h->cfg.max_body)
         return too_big(c, e);
     return 0;
@@ -296,7 +302,9 @@ static void dispatch(struct conn *c)
     }
     if (c->route->run == ROUTE_INLINE)
         c->route->handler(c);
-    else if (pool_push(c->h->pool, c, c->route->handler, &e) < 0)
+    else if ((c->route->run == ROUTE_CONTROL
+                  ? ctlqueue_push(c->h->control, c, c->route->handler, &e)
+                  : pool_push(c->h->pool, c, c->route->handler, &e)) < 0)
         conn_answer_err(c, &e);
 }
 
@@ -306,7 +314,7 @@ static enum MHD_Result go_on(struct conn *c)
 
     if (!c->dispatched) {
         /* what is answered on the spot is sent even to a client that closed its side */
-        bool later = c->early.code == ERR_OK && c->route->run == ROUTE_WORKER;
+        bool later = c->early.code == ERR_OK && c->route->run != ROUTE_INLINE;
 
         if (!watch_phase(c->h->watch, c->sock, c, later ? SOCK_WORK : SOCK_SEND))
             return MHD_NO;

@@ -13,6 +13,7 @@
 
 struct MHD_Daemon;
 struct conn;
+struct ctlqueue;
 struct pool;
 struct queue;
 struct watch;
@@ -34,6 +35,7 @@ struct http {
     struct listener tcp, local;
     int port;
     struct pool *pool;
+    struct ctlqueue *control; /* NULL without a loop */
     struct watch *watch;
     struct queue *idle; /* pushed when the last request completed during the stop */
     atomic_bool draining, stopping;
