@@ -7,6 +7,8 @@
 #include "daemon/api/conn.h"
 
 #include <microhttpd.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -53,6 +55,8 @@ void conn_unref(struct conn *c)
     buf_done(&c->out);
     pthread_mutex_destroy(&c->lock);
     route_match_done(&c->match);
+    query_done(&c->query);
+    free(c->if_match);
     http_unref(c->h);
     free(c);
 }
@@ -135,6 +139,20 @@ void conn_answer_err(struct conn *c, const struct err *e)
 {
     pthread_mutex_lock(&c->lock);
     conn_answer_err_locked(c, e);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void conn_header(struct conn *c, const char *name, const char *fmt, ...)
+{
+    va_list ap;
+
+    pthread_mutex_lock(&c->lock);
+    if (!c->answered && !c->streaming && !c->finished && c->n_headers < CONN_HEADERS) {
+        va_start(ap, fmt);
+        vsnprintf(c->header[c->n_headers].value, sizeof(c->header[0].value), fmt, ap);
+        va_end(ap);
+        c->header[c->n_headers++].name = name;
+    }
     pthread_mutex_unlock(&c->lock);
 }
 

@@ -20,13 +20,17 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "daemon/api/access.h"
+#include "daemon/api/query.h"
 #include "daemon/api/route.h"
 
 struct MHD_Connection;
 struct http;
 struct sock;
 
-enum { CONN_OUT_CAP = 1 << 20 }; /* unread bytes of one stream before it is dropped */
+enum {
+    CONN_OUT_CAP = 1 << 20, /* unread bytes of one stream before it is dropped */
+    CONN_HEADERS = 3,
+};
 
 /* Who works for this request, reference counted. gone: the client left or the server
  * stops (any thread, no lock held, perhaps twice). The connection releases its reference
@@ -44,6 +48,8 @@ struct conn {
     struct sock *sock;
     const struct route *route;
     struct route_match match; /* arg[]: the {names} of the path */
+    struct query query;
+    char *if_match; /* the header, NULL = none */
     char req_id[72];
     struct access_who who; /* set before any handler runs */
     bool local;            /* came over the UNIX socket */
@@ -64,6 +70,11 @@ struct conn {
     bool answered, streaming, stream_end, stream_cut, overrun;
     int status, retry_after_s;
     const char *content_type;
+    struct {
+        const char *name;
+        char value[160];
+    } header[CONN_HEADERS]; /* further ones of the answer */
+    int n_headers;
     struct buf answer;
     struct buf out; /* frames not yet taken by the HTTP thread */
     size_t out_off, out_cap;
@@ -88,6 +99,11 @@ void conn_answer_err(struct conn *c, const struct err *e);
 void conn_answer_locked(struct conn *c, int status, const char *content_type,
                         struct buf *body);
 void conn_answer_err_locked(struct conn *c, const struct err *e);
+
+/* One more header of the answer, before it; name is a literal. Any thread, lock not held.
+ */
+void conn_header(struct conn *c, const char *name, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Streams, lock held: append to c->out, then conn_flush. It starts the answer, wakes the
  * reader and drops a stream whose reader is too slow; false when nobody will read. */

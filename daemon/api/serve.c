@@ -52,6 +52,8 @@ static void headers_add(struct MHD_Response *r, const struct conn *c)
         snprintf(num, sizeof(num), "%d", c->retry_after_s);
         MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, num);
     }
+    for (int i = 0; i < c->n_headers; i++)
+        MHD_add_response_header(r, c->header[i].name, c->header[i].value);
     if (c->match.allow[0])
         MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, c->match.allow);
     if (c->unread || atomic_load(&c->h->draining))
@@ -218,10 +220,13 @@ static int check_headers(struct conn *c, const char *method, const char *url,
                          const char *version, struct err *e)
 {
     const char *length = header(c, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    const char *match = header(c, MHD_HTTP_HEADER_IF_MATCH);
 
     if (guard(c, version, e) < 0 || route_find(method, url, &c->match, e) < 0 ||
-        may(c, c->match.route, e) < 0)
+        may(c, c->match.route, e) < 0 ||
+        query_read(c->mhd, c->match.route, &c->query, e) < 0)
         return -1;
+    c->if_match = match ? xstrdup(match) : NULL;
     c->route = c->match.route;
     c->inference = c->route->inference;
     if (length && strtoull(length, NULL, 10) > c->h->cfg.max_body)
