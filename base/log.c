@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/logring.h"
+
 static const struct {
     const char *name;
     int priority; /* as syslog counts */
@@ -30,6 +32,10 @@ void log_open(const char *program, enum log_level level)
 }
 
 void log_level_set(enum log_level level) { atomic_store(&sink.level, (int)level); }
+
+enum log_level log_level_get(void) { return (enum log_level)atomic_load(&sink.level); }
+
+const char *log_level_name(enum log_level level) { return levels[level].name; }
 
 int log_level_parse(const char *name)
 {
@@ -73,6 +79,7 @@ void log_line(enum log_level level, const char *fmt, ...)
     for (size_t i = from; i < n; i++)
         if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F)
             line[i] = ' ';
+    logring_add(level, line + from, n - from);
     line[n++] = '\n';
     if (write(STDERR_FILENO, line, n) < 0)
         return; /* nobody is left to tell */

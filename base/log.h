@@ -11,6 +11,8 @@ enum log_level { LOG_LV_ERROR, LOG_LV_WARN, LOG_LV_INFO, LOG_LV_DEBUG };
 /* program is borrowed and put before each line. */
 void log_open(const char *program, enum log_level level);
 void log_level_set(enum log_level level);
+enum log_level log_level_get(void);
+const char *log_level_name(enum log_level level);
 /* "error|warn|info|debug" -> level, -1 when unknown. */
 int log_level_parse(const char *name);
 void log_line(enum log_level level, const char *fmt, ...)

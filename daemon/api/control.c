@@ -1,4 +1,4 @@
-/* daemon/api/control.c - the handlers behind llmctl, on the UNIX socket only.
+/* daemon/api/control.c - what there is: status, models, requests, metrics, version.
  *
  * One JSON object each, made from snapshots. Names here are what `llmctl -j` prints, so
  * they are kept: members are added, not renamed. Units are in the names. */
@@ -12,7 +12,9 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/api/conn.h"
+#include "daemon/api/handler.h"
 #include "daemon/api/route.h"
+#include "daemon/api/rows.h"
 #include "daemon/api/server.h"
 #include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/router.h"
@@ -26,51 +28,6 @@ enum { MAX_INSTANCES = 64, MAX_MODELS = 64, MAX_REQUESTS = 4096, MAX_PAGES = 64 
 static double since_s(int64_t us)
 {
     return (double)(clock_now_us(clock_real()) - us) / 1e6;
-}
-
-static void open_reply(struct jw *w, struct buf *b)
-{
-    buf_init(b, 0);
-    jw_init(w, b);
-    jw_obj(w);
-}
-
-static void send_reply(struct conn *c, struct jw *w, struct buf *b)
-{
-    jw_obj_end(w);
-    conn_answer(c, 200, "application/json", b);
-    buf_done(b);
-}
-
-static void put_instance(struct jw *w, const struct instance_status *s)
-{
-    jw_obj(w);
-    jw_kstr(w, "name", s->name);
-    jw_kstr(w, "model", s->model);
-    jw_kstr(w, "state", instance_state_name(s->state));
-    jw_knum(w, "state_s", since_s(s->since_us));
-    jw_knum(w, "loaded", s->load_done);
-    jw_kstr(w, "error", s->error[0] ? s->error : NULL);
-    if (s->state == INSTANCE_BACKOFF)
-        jw_knum(w, "retry_in_s", -since_s(s->retry_at_us));
-    jw_kint(w, "pid", s->pid);
-    jw_kint(w, "restarts", s->restarts);
-    jw_kstr(w, "mode", s->mode);
-    jw_kstr(w, "isa", s->isa);
-    jw_kint(w, "threads", s->n_threads);
-    jw_kint(w, "ctx", s->n_ctx);
-    jw_knum(w, "load_ms", (double)s->load_us / 1e3);
-    jw_kint(w, "running", s->running);
-    jw_kint(w, "waiting", s->waiting);
-    jw_kstr(w, "kv_type", s->kv_type);
-    jw_kint(w, "kv_block_tokens", s->block_tok);
-    jw_kint(w, "kv_total", s->n_blocks);
-    jw_kint(w, "kv_used", s->kv_used);
-    jw_kint(w, "kv_cached", s->kv_cached);
-    jw_kint(w, "kv_bytes", (int64_t)s->kv_bytes);
-    jw_kint(w, "weight_bytes", (int64_t)s->weight_bytes);
-    jw_kint(w, "scratch_bytes", (int64_t)s->scratch_bytes);
-    jw_obj_end(w);
 }
 
 static void put_ready(struct jw *w, struct http *h)
@@ -151,88 +108,85 @@ void control_status(struct conn *c)
 {
     struct instance_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
     int n = router_instances(c->h->router, s, MAX_INSTANCES);
-    struct buf b;
-    struct jw w;
+    struct reply r;
 
-    open_reply(&w, &b);
-    jw_kstr(&w, "version", c->h->version);
-    jw_kint(&w, "pid", getpid());
-    jw_knum(&w, "uptime_s", since_s(c->h->cfg.start_us));
-    put_ready(&w, c->h);
-    put_rack(&w, c->h);
-    jw_kstr(&w, "listen", c->h->listen);
-    jw_kint(&w, "port", c->h->port);
-    jw_kint(&w, "connections", atomic_load(&c->h->connections));
-    put_load(&w, c->h, s, n);
-    jw_key(&w, "instances");
-    jw_arr(&w);
+    reply_open(&r);
+    jw_kstr(&r.w, "version", c->h->version);
+    jw_kint(&r.w, "pid", getpid());
+    jw_knum(&r.w, "uptime_s", since_s(c->h->cfg.start_us));
+    put_ready(&r.w, c->h);
+    put_rack(&r.w, c->h);
+    jw_kstr(&r.w, "listen", c->h->listen);
+    jw_kint(&r.w, "port", c->h->port);
+    jw_kint(&r.w, "connections", atomic_load(&c->h->connections));
+    put_load(&r.w, c->h, s, n);
+    jw_key(&r.w, "instances");
+    jw_arr(&r.w);
     for (int i = 0; i < n; i++)
-        put_instance(&w, &s[i]);
-    jw_arr_end(&w);
+        rows_instance(&r.w, &s[i]);
+    jw_arr_end(&r.w);
     free(s);
-    send_reply(c, &w, &b);
+    reply_send(c, &r, 200);
 }
 
 void control_models(struct conn *c)
 {
     const struct served *models[MAX_MODELS];
     int n = router_models(c->h->router, models, MAX_MODELS);
-    struct buf b;
-    struct jw w;
+    struct reply r;
 
-    open_reply(&w, &b);
-    jw_key(&w, "models");
-    jw_arr(&w);
+    reply_open(&r);
+    jw_key(&r.w, "models");
+    jw_arr(&r.w);
     for (int i = 0; i < n; i++) {
         const struct served *m = models[i];
 
-        jw_obj(&w);
-        jw_kstr(&w, "name", m->name);
-        jw_kstr(&w, "family", m->family);
-        jw_kstr(&w, "type", m->main_type);
-        jw_kstr(&w, "format", m->format);
-        jw_kint(&w, "params", (int64_t)m->n_params);
-        jw_kint(&w, "bytes", (int64_t)m->file_bytes);
-        jw_kint(&w, "ctx", m->n_ctx);
-        jw_kint(&w, "vocabulary", m->n_vocab);
-        jw_kstr(&w, "chat", template_name(m->chat));
-        jw_kstr(&w, "tokenizer", tokenizer_kind(m->tok));
-        jw_kstr(&w, "path", m->path);
-        jw_obj_end(&w);
+        jw_obj(&r.w);
+        jw_kstr(&r.w, "name", m->name);
+        jw_kstr(&r.w, "family", m->family);
+        jw_kstr(&r.w, "type", m->main_type);
+        jw_kstr(&r.w, "format", m->format);
+        jw_kint(&r.w, "params", (int64_t)m->n_params);
+        jw_kint(&r.w, "bytes", (int64_t)m->file_bytes);
+        jw_kint(&r.w, "ctx", m->n_ctx);
+        jw_kint(&r.w, "vocabulary", m->n_vocab);
+        jw_kstr(&r.w, "chat", template_name(m->chat));
+        jw_kstr(&r.w, "tokenizer", tokenizer_kind(m->tok));
+        jw_kstr(&r.w, "path", m->path);
+        jw_obj_end(&r.w);
         router_unref(c->h->router, m);
     }
-    jw_arr_end(&w);
-    send_reply(c, &w, &b);
+    jw_arr_end(&r.w);
+    reply_send(c, &r, 200);
 }
 
 void control_requests(struct conn *c)
 {
     struct request_status *s = xcalloc(MAX_REQUESTS, sizeof(*s));
     int n = router_requests(c->h->router, s, MAX_REQUESTS);
-    struct buf b;
-    struct jw w;
+    struct reply r;
 
-    open_reply(&w, &b);
-    jw_key(&w, "requests");
-    jw_arr(&w);
+    reply_open(&r);
+    jw_key(&r.w, "requests");
+    jw_arr(&r.w);
     for (int i = 0; i < n; i++) {
-        jw_obj(&w);
-        jw_kint(&w, "id", (int64_t)s[i].id);
-        jw_kstr(&w, "label", s[i].label);
-        jw_kstr(&w, "model", s[i].model);
-        jw_kint(&w, "prompt_tokens", s[i].n_prompt);
-        jw_kint(&w, "output_tokens", s[i].n_out);
-        jw_kint(&w, "max_tokens", s[i].max_tokens);
-        jw_knum(&w, "age_ms", (double)s[i].age_us / 1e3);
+        jw_obj(&r.w);
+        jw_kint(&r.w, "id", (int64_t)s[i].id);
+        jw_kstr(&r.w, "label", s[i].label);
+        jw_kstr(&r.w, "model", s[i].model);
+        jw_kint(&r.w, "prompt_tokens", s[i].n_prompt);
+        jw_kint(&r.w, "output_tokens", s[i].n_out);
+        jw_kint(&r.w, "max_tokens", s[i].max_tokens);
+        jw_knum(&r.w, "age_ms", (double)s[i].age_us / 1e3);
         if (s[i].ttft_us < 0)
-            jw_knull(&w, "ttft_ms");
+            jw_knull(&r.w, "ttft_ms");
         else
-            jw_knum(&w, "ttft_ms", (double)s[i].ttft_us / 1e3);
-        jw_obj_end(&w);
+            jw_knum(&r.w, "ttft_ms", (double)s[i].ttft_us / 1e3);
+        jw_obj_end(&r.w);
     }
-    jw_arr_end(&w);
+    jw_arr_end(&r.w);
     free(s);
-    send_reply(c, &w, &b);
+    reply_send(c, &r, 200);
 }
 
 /* One row a sample; histograms as count, sum and three quantiles of the fullest page (a
@@ -266,33 +220,31 @@ void control_metrics(struct conn *c)
 {
     struct metric_page *pages[MAX_PAGES];
     int n = router_pages_get(c->h->router, pages, MAX_PAGES);
-    struct buf b;
-    struct jw w;
+    struct reply r;
 
-    open_reply(&w, &b);
-    jw_key(&w, "metrics");
-    jw_arr(&w);
+    reply_open(&r);
+    jw_key(&r.w, "metrics");
+    jw_arr(&r.w);
     for (int id = 0; id < METRICS_N && n > 0; id++) {
         const struct metric_def *d = &metrics_defs[id];
 
         if (!d->label)
-            put_metric(&w, id, 0, pages, n);
+            put_metric(&r.w, id, 0, pages, n);
         for (int v = 0; d->label && d->values[v]; v++)
-            put_metric(&w, id, v, pages, n);
+            put_metric(&r.w, id, v, pages, n);
     }
-    jw_arr_end(&w);
+    jw_arr_end(&r.w);
     router_pages_put(c->h->router);
-    send_reply(c, &w, &b);
+    reply_send(c, &r, 200);
 }
 
 void control_version(struct conn *c)
 {
-    struct buf b;
-    struct jw w;
+    struct reply r;
 
-    open_reply(&w, &b);
-    jw_kstr(&w, "program", "llmrackd");
-    jw_kstr(&w, "version", c->h->version);
-    jw_kint(&w, "schema", c->h->cfg.schema);
-    send_reply(c, &w, &b);
+    reply_open(&r);
+    jw_kstr(&r.w, "program", "llmrackd");
+    jw_kstr(&r.w, "version", c->h->version);
+    jw_kint(&r.w, "schema", c->h->cfg.schema);
+    reply_send(c, &r, 200);
 }

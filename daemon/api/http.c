@@ -29,6 +29,7 @@
 #include "base/queue.h"
 #include "daemon/api/ctlqueue.h"
 #include "daemon/api/listen.h"
+#include "daemon/api/news.h"
 #include "daemon/api/pool.h"
 #include "daemon/api/serve.h"
 #include "daemon/api/server.h"
@@ -200,6 +201,7 @@ int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page 
         pool_new(cfg->n_workers, cfg->max_connections, &h->pool, e) < 0 ||
         (cfg->loop && ctlqueue_new(cfg->loop, CONTROL_WAITING, &h->control, e) < 0))
         goto fail;
+    h->news = cfg->loop ? news_new(h) : NULL;
     if (h->tcp.fd >= 0 && start_listener(&h->tcp, cfg->n_threads, e) < 0)
         goto fail;
     if (start_listener(&h->local, 1, e) < 0)
@@ -213,6 +215,18 @@ fail:
 }
 
 int http_port(const struct http *h) { return h->port; }
+
+void http_on_journal(struct http *h, const struct journal_row *r)
+{
+    if (h)
+        news_journal(h->news, r);
+}
+
+void http_on_alarm(struct http *h, const struct alarm_status *a)
+{
+    if (h)
+        news_alarm(h->news, a);
+}
 
 void http_drain(struct http *h) { atomic_store(&h->draining, true); }
 
@@ -256,10 +270,12 @@ void http_stop(struct http *h)
         unlink(h->socket_path);
     pool_free(h->pool);
     ctlqueue_free(h->control);
+    news_free(h->news);
     watch_free(h->watch);
     queue_free(h->idle);
     h->pool = NULL;
     h->control = NULL;
+    h->news = NULL;
     h->watch = NULL;
     http_unref(h);
 }

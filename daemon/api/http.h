@@ -13,12 +13,14 @@
 #include <stdint.h>
 
 struct access;
+struct alarm_status;
 struct alarms;
 struct confmgr;
 struct domain;
 struct err;
 struct fleet;
 struct http;
+struct journal_row;
 struct loop;
 struct metric_page;
 struct router;
@@ -52,6 +54,9 @@ struct http_cfg {
 int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page *page,
                struct http **ret, struct err *e);
 int http_port(const struct http *h); /* the TCP port bound, 0 when none */
+/* News for those who listen to /api/v1/events; h NULL allowed. Control thread. */
+void http_on_journal(struct http *h, const struct journal_row *r);
+void http_on_alarm(struct http *h, const struct alarm_status *a);
 /* No new inference: 503 with Retry-After. Running requests, health and control go on. */
 void http_drain(struct http *h);
 /* Streams and requests still open. */

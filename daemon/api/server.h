@@ -14,6 +14,7 @@
 struct MHD_Daemon;
 struct conn;
 struct ctlqueue;
+struct news;
 struct pool;
 struct queue;
 struct watch;
@@ -36,6 +37,7 @@ struct http {
     int port;
     struct pool *pool;
     struct ctlqueue *control; /* NULL without a loop */
+    struct news *news;        /* likewise */
     struct watch *watch;
     struct queue *idle; /* pushed when the last request completed during the stop */
     atomic_bool draining, stopping;
