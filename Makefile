@@ -3,6 +3,7 @@
 VERSION := 0.1.0
 comma := ,
 SAN ?=
+FAULTS ?=
 V ?= 0
 T ?=
 PORT ?= 8080
@@ -13,22 +14,23 @@ ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
 B := build
-O := $(B)/$(if $(SAN),san-$(firstword $(subst $(comma), ,$(SAN))),rel)
-BIN := $(if $(SAN),$(O),$(B))
+O := $(B)/$(if $(SAN),san-$(firstword $(subst $(comma), ,$(SAN))),$(if $(FAULTS),faults,rel))
+BIN := $(if $(SAN)$(FAULTS),$(O),$(B))
 Q := $(if $(filter 1,$(V)),,@)
 
 # ---- what the machine must have (Debian names) ----
 DEPS := gcc libc6-dev pkg-config libmicrohttpd-dev libjansson-dev libsqlite3-dev \
 	libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libreadline-dev libexpat1-dev \
-	libhwloc-dev libnl-3-dev libnl-genl-3-dev libnl-route-3-dev
+	libhwloc-dev libnl-3-dev libnl-genl-3-dev libnl-route-3-dev nettle-dev
 DEPS_RUN := python3 python3-venv python3-pip
 DEPS_CHECK := libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev git
 
 PKGS := libmicrohttpd jansson sqlite3 libpcre2-8 libutf8proc libcurl expat \
-	hwloc libnl-3.0 libnl-genl-3.0 libnl-route-3.0
+	hwloc libnl-3.0 libnl-genl-3.0 libnl-route-3.0 nettle
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 CFLAGS := -std=gnu11 -O2 -g -fno-strict-aliasing -D_GNU_SOURCE $(WARN) -I. -I$(O) \
-	-DLLMRACK_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
+	-DLLMRACK_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
+	$(if $(FAULTS),-DLLMRACK_FAULTS)
 LDFLAGS := -pthread $(if $(SAN),-fsanitize=$(SAN))
 LIBS = $(shell pkg-config --libs $(PKGS)) -lreadline -lm
 INCS = $(shell pkg-config --cflags $(PKGS))

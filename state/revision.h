@@ -63,18 +63,21 @@ struct rev_point {
 
 /* A new revision: id, hash and journal_head are filled in. */
 int revision_put(struct store *s, struct revision *r, struct err *e);
-/* NOTFOUND names what is there. */
+/* NOTFOUND names what is there, also when the text was pruned; CORRUPT when the text does
+ * not fit its hash. */
 int revision_get(struct store *s, int64_t id, struct revision *ret, struct err *e);
 /* Newest first, id < before (0 = all), without texts; returns the count or -1. */
 int revision_list(struct store *s, int64_t before, struct revision *ret, int max,
                   struct err *e);
 int revision_set_metrics(struct store *s, int64_t id, const char *before,
                          const char *after, struct err *e); /* NULL = leave */
-/* Drop the texts of old superseded and discarded revisions beyond keep. */
+/* Drop the texts of ended revisions older than the newest keep; never those that run, are
+ * good or pending, nor what they or the draft began from. */
 int revision_prune(struct store *s, int keep, struct err *e);
 
 int rev_point_get(struct store *s, struct rev_point *ret, struct err *e);
-/* One transaction: the row, the states of n revisions, and one journal row. */
+/* One transaction: the row, the states of n revisions, and one journal row. The draft
+ * stays as it is. A full disk gives up the reserve for it. */
 struct rev_change {
     int64_t id;
     enum rev_state state;

@@ -50,10 +50,11 @@ CREATE TABLE rack (
 ) STRICT;
 
 -- migration 3
--- Configuration revisions: whole texts, never rewritten. state is a row of REV_STATE_MAP.
+-- Configuration revisions: whole texts, never rewritten; null: pruned. state is a row of
+-- REV_STATE_MAP.
 CREATE TABLE revision (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
-    text        TEXT NOT NULL,
+    text        TEXT,
     hash        TEXT NOT NULL,
     base        INTEGER NOT NULL,
     author      TEXT NOT NULL,
@@ -80,7 +81,7 @@ CREATE TABLE config (
     deadline_us INTEGER NOT NULL,
     deadline_ms INTEGER NOT NULL,
     guard       TEXT NOT NULL,
-    draft       TEXT NOT NULL,
+    draft       TEXT, -- null: there is none
     draft_base  INTEGER NOT NULL,
     draft_author TEXT NOT NULL
 ) STRICT;

@@ -14,11 +14,12 @@ struct series_row {
     int64_t minute; /* Unix time / 60 s */
     char instance[64], slo_class[32];
     int64_t revision;
-    char *json; /* malloc'd when read */
+    char *json; /* borrowed */
 };
 /* All rows of one minute in one transaction; replaces. */
 int series_put(struct store *s, const struct series_row *rows, int n, struct err *e);
-/* fn for each row with from <= minute < to, oldest first; false stops. */
+/* fn for each row with from <= minute < to, oldest first; 0 stops. fn keeps no pointer
+ * and does not call the store. */
 typedef int (*series_fn)(void *arg, const struct series_row *r);
 int series_read(struct store *s, int64_t from, int64_t to, series_fn fn, void *arg,
                 struct err *e);

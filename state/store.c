@@ -22,9 +22,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "state/store_impl.h"
 
 enum { APPLICATION_ID = 0x6c6c6d72, BUSY_MS = 2000, SECRET_BYTES = 16 };
 
@@ -37,10 +37,16 @@ struct store {
     int lock_fd;
     sqlite3 *db;
     int version;
+    bool full; /* the last write met a full disk */
+    struct store_journal journal;
     uint8_t secret[SECRET_BYTES];
 };
 
 /* ---- statements ---- */
+
+/* A struct stmt is SQLite's statement under another name, so that only this file sees
+ * what it is. */
+#define RAW(st) ((sqlite3_stmt *)(st))
 
 static int fail(struct store *s, struct err *e)
 {
@@ -58,6 +64,9 @@ static int fail(struct store *s, struct err *e)
     case SQLITE_LOCKED:
         code = ERR_CONFLICT;
         break;
+    case SQLITE_FULL:
+        s->full = true;
+        break;
     }
     return err_set(e, code, "state database in '%s': %s", s->dir, sqlite3_errmsg(s->db));
 }
@@ -69,17 +78,17 @@ static int exec(struct store *s, const char *sql, struct err *e)
     return 0;
 }
 
-/* One argument a letter: t text, i int64, b bytes (pointer, int). Copied by SQLite only
- * where the statement outlives the call, which none does. */
 static int bind_all(sqlite3_stmt *st, const char *types, va_list ap)
 {
     int rc = SQLITE_OK;
 
     for (int i = 1; *types && rc == SQLITE_OK; types++, i++) {
-        if (*types == 't') {
+        if (*types == 't') { /* a NULL pointer binds SQL's null */
             rc = sqlite3_bind_text(st, i, va_arg(ap, const char *), -1, SQLITE_STATIC);
         } else if (*types == 'i') {
             rc = sqlite3_bind_int64(st, i, va_arg(ap, int64_t));
+        } else if (*types == 'r') {
+            rc = sqlite3_bind_double(st, i, va_arg(ap, double));
         } else {
             const void *p = va_arg(ap, const void *);
             rc = sqlite3_bind_blob(st, i, p, va_arg(ap, int), SQLITE_STATIC);
@@ -88,85 +97,150 @@ static int bind_all(sqlite3_stmt *st, const char *types, va_list ap)
     return rc;
 }
 
-/* A prepared statement with its arguments; the caller finalizes. NULL and a sentence. */
-static sqlite3_stmt *query(struct store *s, struct err *e, const char *sql,
-                           const char *types, ...)
+static struct stmt *open_va(struct store *s, struct err *e, const char *sql,
+                            const char *types, va_list ap)
 {
     sqlite3_stmt *st = NULL;
-    va_list ap;
-    int rc;
 
-    if (sqlite3_prepare_v2(s->db, sql, -1, &st, NULL) != SQLITE_OK) {
-        fail(s, e);
-        return NULL;
-    }
-    va_start(ap, types);
-    rc = bind_all(st, types, ap);
-    va_end(ap);
-    if (rc == SQLITE_OK)
-        return st;
+    if (sqlite3_prepare_v2(s->db, sql, -1, &st, NULL) == SQLITE_OK &&
+        bind_all(st, types, ap) == SQLITE_OK)
+        return (struct stmt *)st;
     fail(s, e);
     sqlite3_finalize(st);
     return NULL;
 }
 
-/* 1 = a row, 0 = done, -1 = fault */
-static int step(struct store *s, sqlite3_stmt *st, struct err *e)
+struct stmt *stmt_open(struct store *s, struct err *e, const char *sql, const char *types,
+                       ...)
 {
-    int rc = sqlite3_step(st);
+    struct stmt *st;
+    va_list ap;
 
+    va_start(ap, types);
+    st = open_va(s, e, sql, types, ap);
+    va_end(ap);
+    return st;
+}
+
+int stmt_step(struct store *s, struct stmt *st, struct err *e)
+{
+    int rc;
+
+    if (!st)
+        return -1;
+    rc = sqlite3_step(RAW(st));
     if (rc == SQLITE_ROW)
         return 1;
     return rc == SQLITE_DONE ? 0 : fail(s, e);
 }
 
-/* Run a statement that yields no rows; takes it, NULL allowed. */
-static int finish(struct store *s, sqlite3_stmt *st, struct err *e)
-{
-    int rc;
+void stmt_close(struct stmt *st) { sqlite3_finalize(RAW(st)); }
 
-    if (!st)
-        return -1;
-    rc = step(s, st, e);
-    sqlite3_finalize(st);
-    return rc < 0 ? -1 : 0;
+int stmt_end(struct store *s, struct stmt *st, int rc, int n, struct err *e)
+{
+    /* a column that could not be converted reads as NULL and shows only here */
+    if (st && rc >= 0 && sqlite3_errcode(s->db) == SQLITE_NOMEM)
+        rc = fail(s, e);
+    stmt_close(st);
+    return rc < 0 ? -1 : n;
 }
 
-/* First column of the first row as a number. */
-static int get_int(struct store *s, const char *sql, int64_t *ret, struct err *e)
+int stmt_run(struct store *s, struct err *e, const char *sql, const char *types, ...)
 {
-    sqlite3_stmt *st = query(s, e, sql, "");
+    struct stmt *st;
+    va_list ap;
     int rc;
 
-    if (!st)
-        return -1;
-    rc = step(s, st, e);
+    va_start(ap, types);
+    st = open_va(s, e, sql, types, ap);
+    va_end(ap);
+    rc = stmt_step(s, st, e);
+    stmt_close(st);
+    return rc < 0 ? -1 : sqlite3_changes(s->db);
+}
+
+int stmt_number(struct store *s, const char *sql, int64_t *ret, struct err *e)
+{
+    struct stmt *st = stmt_open(s, e, sql, "");
+    int rc = stmt_step(s, st, e);
+
     if (rc == 1)
-        *ret = sqlite3_column_int64(st, 0);
-    sqlite3_finalize(st);
+        *ret = stmt_int(st, 0);
+    stmt_close(st);
     if (rc == 0)
         return err_set(e, ERR_CORRUPT, "state database in '%s': no answer to '%s'",
                        s->dir, sql);
     return rc < 0 ? -1 : 0;
 }
 
-static void copy_text(sqlite3_stmt *st, int col, char *out, size_t cap)
+int stmt_word(struct store *s, const char *sql, char *out, size_t cap, struct err *e)
 {
-    const unsigned char *t = sqlite3_column_text(st, col);
-    snprintf(out, cap, "%s", t ? (const char *)t : "");
+    struct stmt *st = stmt_open(s, e, sql, "");
+    int rc = stmt_step(s, st, e);
+
+    out[0] = '\0';
+    if (rc == 1)
+        stmt_text(st, 0, out, cap);
+    return stmt_end(s, st, rc, 0, e);
 }
 
-#define COPY(st, col, field) copy_text(st, col, field, sizeof(field))
-
-/* The end of a list of n rows whose last step gave rc: takes the statement. */
-static int rows_done(struct store *s, sqlite3_stmt *st, int rc, int n, struct err *e)
+bool stmt_null(struct stmt *st, int col)
 {
-    /* a column that could not be converted reads as NULL and shows only here */
-    if (rc >= 0 && sqlite3_errcode(s->db) == SQLITE_NOMEM)
-        rc = fail(s, e);
-    sqlite3_finalize(st);
-    return rc < 0 ? -1 : n;
+    return sqlite3_column_type(RAW(st), col) == SQLITE_NULL;
 }
+
+int64_t stmt_int(struct stmt *st, int col) { return sqlite3_column_int64(RAW(st), col); }
+
+double stmt_real(struct stmt *st, int col) { return sqlite3_column_double(RAW(st), col); }
+
+const char *stmt_bytes(struct stmt *st, int col, size_t *ret_len)
+{
+    const char *p = sqlite3_column_blob(RAW(st), col);
+
+    *ret_len = p ? (size_t)sqlite3_column_bytes(RAW(st), col) : 0;
+    return p ? p : "";
+}
+
+void stmt_text(struct stmt *st, int col, char *out, size_t cap)
+{
+    size_t n;
+    const char *p = stmt_bytes(st, col, &n);
+
+    snprintf(out, cap, "%.*s", (int)n, p);
+}
+
+char *stmt_dup(struct stmt *st, int col)
+{
+    size_t n;
+    const char *p = stmt_bytes(st, col, &n);
+
+    return xstrndup(p, n);
+}
+
+/* ---- transactions ---- */
+
+static int write_once(struct store *s, store_body_fn body, void *arg, struct err *e)
+{
+    s->full = false;
+    if (exec(s, "BEGIN IMMEDIATE", e) < 0)
+        return -1;
+    if (body(s, arg, e) == 0 && exec(s, "COMMIT", e) == 0)
+        return 0;
+    if (!sqlite3_get_autocommit(
+            s->db)) /* some faults end the transaction by themselves */
+        sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    return -1;
+}
+
+int store_write(struct store *s, bool must, store_body_fn body, void *arg, struct err *e)
+{
+    (void)must;
+    return write_once(s, body, arg, e);
+}
+
+int64_t store_last_id(struct store *s) { return sqlite3_last_insert_rowid(s->db); }
+
+struct store_journal *store_journal(struct store *s) { return &s->journal; }
 
 /* ---- open ---- */
 
@@ -222,26 +296,17 @@ static int open_db(struct store *s, struct err *e)
 static int check_db(struct store *s, struct err *e)
 {
     int64_t id, tables, sync;
-    sqlite3_stmt *st;
-    bool wal;
-    int rc;
+    char mode[8] = "";
 
-    if (get_int(s, "PRAGMA application_id", &id, e) < 0 ||
-        get_int(s, "SELECT count(*) FROM sqlite_schema", &tables, e) < 0)
+    if (stmt_number(s, "PRAGMA application_id", &id, e) < 0 ||
+        stmt_number(s, "SELECT count(*) FROM sqlite_schema", &tables, e) < 0)
         return -1;
     if (id != APPLICATION_ID && (id || tables))
         return err_set(e, ERR_CORRUPT, "'%s/state.db' is the database of another program",
                        s->dir);
-    st = query(s, e, "PRAGMA journal_mode=WAL", "");
-    if (!st)
+    if (stmt_word(s, "PRAGMA journal_mode=WAL", mode, sizeof(mode), e) < 0)
         return -1;
-    rc = step(s, st, e);
-    wal = rc == 1 && sqlite3_column_bytes(st, 0) == 3 &&
-          !memcmp(sqlite3_column_blob(st, 0), "wal", 3);
-    sqlite3_finalize(st);
-    if (rc < 0)
-        return -1;
-    if (!wal)
+    if (strcmp(mode, "wal"))
         return err_set(e, ERR_IO,
                        "the file system of '%s' cannot keep the state database's log; "
                        "use a local one",
@@ -250,7 +315,7 @@ static int check_db(struct store *s, struct err *e)
              "PRAGMA synchronous=FULL; PRAGMA trusted_schema=OFF;"
              "PRAGMA journal_size_limit=16777216", /* a WAL that grew once shrinks */
              e) < 0 ||
-        get_int(s, "PRAGMA synchronous", &sync, e) < 0)
+        stmt_number(s, "PRAGMA synchronous", &sync, e) < 0)
         return -1;
     if (sync != 2)
         return err_set(e, ERR_IO, "SQLite refuses synchronous=FULL");
@@ -273,21 +338,23 @@ static const char *migration(int n, size_t *ret_len)
     return from;
 }
 
-static int migrate_one(struct store *s, int n, const char *text, size_t len,
-                       struct err *e)
+struct step {
+    int n;
+    const char *text;
+    size_t len;
+};
+
+static int migrate_body(struct store *s, void *arg, struct err *e)
 {
-    char *sql = xasprintf("BEGIN IMMEDIATE;\n%.*s\nPRAGMA application_id=%d;\n"
-                          "PRAGMA user_version=%d;\nCOMMIT;",
-                          (int)len, text, APPLICATION_ID, n);
+    const struct step *m = arg;
+    char *sql = xasprintf("%.*s\nPRAGMA application_id=%d;\nPRAGMA user_version=%d;",
+                          (int)m->len, m->text, APPLICATION_ID, m->n);
     int rc = exec(s, sql, e);
 
     free(sql);
-    if (rc < 0) {
-        sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
-        return err_wrap(e, "migration %d", n);
-    }
-    s->version = n;
-    return 0;
+    if (rc == 0 && m->n == 3)
+        rc = journal_seal(s, e);
+    return rc;
 }
 
 static int migrate(struct store *s, struct err *e)
@@ -295,7 +362,7 @@ static int migrate(struct store *s, struct err *e)
     int64_t version, last = 0;
     size_t len;
 
-    if (get_int(s, "PRAGMA user_version", &version, e) < 0)
+    if (stmt_number(s, "PRAGMA user_version", &version, e) < 0)
         return -1;
     while (migration((int)last + 1, &len))
         last++;
@@ -306,9 +373,12 @@ static int migrate(struct store *s, struct err *e)
                        s->dir, (long long)version, (long long)last);
     s->version = (int)version;
     while (s->version < last) {
-        const char *text = migration(s->version + 1, &len);
-        if (migrate_one(s, s->version + 1, text, len, e) < 0)
-            return -1;
+        struct step m = {.n = s->version + 1};
+
+        m.text = migration(m.n, &m.len);
+        if (store_write(s, false, migrate_body, &m, e) < 0)
+            return err_wrap(e, "migration %d", m.n);
+        s->version = m.n;
     }
     return 0;
 }
@@ -316,25 +386,25 @@ static int migrate(struct store *s, struct err *e)
 static int load_secret(struct store *s, struct err *e)
 {
     uint8_t fresh[SECRET_BYTES];
-    sqlite3_stmt *st;
+    struct stmt *st;
+    const char *p = "";
+    size_t n = 0;
     int rc;
 
     if (getrandom(fresh, sizeof(fresh), 0) != sizeof(fresh))
         return err_errno(e, ERR_IO, "no random numbers");
-    st = query(s, e, "INSERT OR IGNORE INTO meta(key, value) VALUES('secret', ?)", "b",
-               (const void *)fresh, (int)sizeof(fresh));
-    if (finish(s, st, e) < 0)
+    if (stmt_run(s, e, "INSERT OR IGNORE INTO meta(key, value) VALUES('secret', ?)", "b",
+                 (const void *)fresh, (int)sizeof(fresh)) < 0)
         return -1;
-    st = query(s, e, "SELECT value FROM meta WHERE key = 'secret'", "");
-    if (!st)
-        return -1;
-    rc = step(s, st, e);
-    if (rc == 1 && sqlite3_column_bytes(st, 0) == SECRET_BYTES)
-        memcpy(s->secret, sqlite3_column_blob(st, 0), SECRET_BYTES);
+    st = stmt_open(s, e, "SELECT value FROM meta WHERE key = 'secret'", "");
+    rc = stmt_step(s, st, e);
+    if (rc == 1)
+        p = stmt_bytes(st, 0, &n);
+    if (rc >= 0 && n == SECRET_BYTES)
+        memcpy(s->secret, p, SECRET_BYTES);
     else if (rc >= 0)
         rc = err_set(e, ERR_CORRUPT, "the secret in '%s/state.db' is damaged", s->dir);
-    sqlite3_finalize(st);
-    return rc < 0 ? -1 : 0;
+    return stmt_end(s, st, rc, 0, e);
 }
 
 int store_open(const char *dir, struct store **ret, struct err *e)
@@ -373,146 +443,4 @@ int store_schema_version(const struct store *s) { return s->version; }
 void store_secret(const struct store *s, uint8_t ret[16])
 {
     memcpy(ret, s->secret, SECRET_BYTES);
-}
-
-/* ---- journal ---- */
-
-int journal_add(struct store *s, const char *actor, const char *what, const char *subject,
-                const char *result, struct err *e, const char *fmt, ...)
-{
-    char detail[sizeof(((struct journal_row *)0)->detail)];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(detail, sizeof(detail), fmt, ap);
-    va_end(ap);
-    return finish(s,
-                  query(s, e,
-                        "INSERT INTO journal(at_ms, actor, what, subject, result, detail)"
-                        " VALUES(?, ?, ?, ?, ?, ?)",
-                        "ittttt", clock_wall_ms(), actor, what, subject, result, detail),
-                  e);
-}
-
-int journal_list(struct store *s, int64_t before_id, struct journal_row *ret, int max,
-                 struct err *e)
-{
-    sqlite3_stmt *st = query(s, e,
-                             "SELECT id, at_ms, actor, what, subject, result, detail "
-                             "FROM journal WHERE id < ? ORDER BY id DESC LIMIT ?",
-                             "ii", before_id > 0 ? before_id : INT64_MAX, (int64_t)max);
-    int n = 0, rc = -1;
-
-    while (st && n < max && (rc = step(s, st, e)) == 1) {
-        struct journal_row *r = &ret[n++];
-        r->id = sqlite3_column_int64(st, 0);
-        r->at_ms = sqlite3_column_int64(st, 1);
-        COPY(st, 2, r->actor);
-        COPY(st, 3, r->what);
-        COPY(st, 4, r->subject);
-        COPY(st, 5, r->result);
-        COPY(st, 6, r->detail);
-    }
-    return rows_done(s, st, rc, n, e);
-}
-
-/* ---- inventory ---- */
-
-int inventory_put_model(struct store *s, const struct model_row *m, struct err *e)
-{
-    return finish(
-        s,
-        query(s, e,
-              "INSERT INTO model(name, path, family, main_type, format, n_params,"
-              " file_bytes, added_ms) VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
-              " ON CONFLICT(name) DO UPDATE SET path = excluded.path,"
-              " family = excluded.family, main_type = excluded.main_type,"
-              " format = excluded.format, n_params = excluded.n_params,"
-              " file_bytes = excluded.file_bytes",
-              "tttttiii", m->name, m->path, m->family, m->main_type, m->format,
-              (int64_t)m->n_params, (int64_t)m->file_bytes, m->added_ms),
-        e);
-}
-
-int inventory_models(struct store *s, struct model_row *ret, int max, struct err *e)
-{
-    sqlite3_stmt *st = query(s, e,
-                             "SELECT name, path, family, main_type, format, n_params, "
-                             "file_bytes, added_ms FROM model ORDER BY name LIMIT ?",
-                             "i", (int64_t)max);
-    int n = 0, rc = -1;
-
-    while (st && n < max && (rc = step(s, st, e)) == 1) {
-        struct model_row *r = &ret[n++];
-        COPY(st, 0, r->name);
-        COPY(st, 1, r->path);
-        COPY(st, 2, r->family);
-        COPY(st, 3, r->main_type);
-        COPY(st, 4, r->format);
-        r->n_params = (uint64_t)sqlite3_column_int64(st, 5);
-        r->file_bytes = (uint64_t)sqlite3_column_int64(st, 6);
-        r->added_ms = sqlite3_column_int64(st, 7);
-    }
-    return rows_done(s, st, rc, n, e);
-}
-
-int inventory_put_instance(struct store *s, const struct instance_row *i, struct err *e)
-{
-    return finish(s,
-                  query(s, e,
-                        "INSERT INTO instance(name, model, mode, options, applied_ms)"
-                        " VALUES(?, ?, ?, ?, ?)"
-                        " ON CONFLICT(name) DO UPDATE SET model = excluded.model,"
-                        " mode = excluded.mode, options = excluded.options,"
-                        " applied_ms = excluded.applied_ms",
-                        "tttti", i->name, i->model, i->mode, i->options, i->applied_ms),
-                  e);
-}
-
-int inventory_instances(struct store *s, struct instance_row *ret, int max, struct err *e)
-{
-    sqlite3_stmt *st = query(s, e,
-                             "SELECT name, model, mode, options, applied_ms "
-                             "FROM instance ORDER BY name LIMIT ?",
-                             "i", (int64_t)max);
-    int n = 0, rc = -1;
-
-    while (st && n < max && (rc = step(s, st, e)) == 1) {
-        struct instance_row *r = &ret[n++];
-        COPY(st, 0, r->name);
-        COPY(st, 1, r->model);
-        COPY(st, 2, r->mode);
-        COPY(st, 3, r->options);
-        r->applied_ms = sqlite3_column_int64(st, 4);
-    }
-    return rows_done(s, st, rc, n, e);
-}
-
-int inventory_put_rack(struct store *s, const char *name, const char *json, struct err *e)
-{
-    return finish(s,
-                  query(s, e,
-                        "INSERT INTO rack(one, name, json, at_ms) VALUES(1, ?, ?, ?)"
-                        " ON CONFLICT(one) DO UPDATE SET name = excluded.name,"
-                        " json = excluded.json, at_ms = excluded.at_ms",
-                        "tti", name, json, clock_wall_ms()),
-                  e);
-}
-
-int inventory_rack(struct store *s, char **ret_name, char **ret_json, struct err *e)
-{
-    sqlite3_stmt *st = query(s, e, "SELECT name, json FROM rack", "");
-    int n = 0, rc = -1;
-
-    if (st && (rc = step(s, st, e)) == 1) {
-        const char *name = (const char *)sqlite3_column_text(st, 0);
-        const char *json = (const char *)sqlite3_column_text(st, 1);
-
-        if (name && json) { /* NULL is out of memory, which rows_done reports */
-            *ret_name = xstrdup(name);
-            *ret_json = xstrdup(json);
-            n = 1;
-        }
-    }
-    return rows_done(s, st, rc, n, e);
 }

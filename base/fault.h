@@ -1,0 +1,16 @@
+/* base/fault.h - named points at which a test kills the process.
+ *
+ * Only in builds with -DLLMRACK_FAULTS (make FAULTS=1): the environment's
+ * LLMRACK_CRASH_AT=NAME, or NAME:N for the N-th time that the point is passed, ends the
+ * process there by SIGKILL, as a power cut would. Elsewhere a point is nothing. Points
+ * are passed by the control thread. */
+#ifndef BASE_FAULT_H
+#define BASE_FAULT_H
+
+#ifdef LLMRACK_FAULTS
+void fault_point(const char *name);
+#else
+static inline void fault_point(const char *name) { (void)name; }
+#endif
+
+#endif
