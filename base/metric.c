@@ -220,6 +220,22 @@ double metric_sum(const struct metric_page *p, int id)
     return cell_get(p, id, p->defs[id].n_buckets + 1);
 }
 
+void metric_page_fold(struct metric_page *to, const struct metric_page *from)
+{
+    for (int id = 0; id < to->n_defs; id++)
+        for (int i = 0; to->defs[id].kind != METRIC_GAUGE && i < row_cells(&to->defs[id]);
+             i++)
+            cell_add(&to->cells[to->first[id] + (size_t)i], cell_get(from, id, i));
+}
+
+void metric_page_recall(struct metric_page *to, const struct metric_page *from)
+{
+    for (int id = 0; id < to->n_defs; id++)
+        for (int i = 0; to->defs[id].kind != METRIC_GAUGE && i < row_cells(&to->defs[id]);
+             i++)
+            metric_set(to, id, i, cell_get(from, id, i));
+}
+
 static double sum_cells(struct metric_page *const *pages, int n_pages, int id, int i)
 {
     double v = 0;

@@ -43,6 +43,11 @@ void metric_observe(struct metric_page *p, int id, double v);
 double metric_get(const struct metric_page *p, int id, int li); /* histogram: count */
 double metric_sum(const struct metric_page *p, int id);         /* histogram: sum */
 
+/* Counters and histograms of `from` added to those of `to`; gauges are left. */
+void metric_page_fold(struct metric_page *to, const struct metric_page *from);
+/* Counters and histograms of `to` become those of `from`; nobody may write to it now. */
+void metric_page_recall(struct metric_page *to, const struct metric_page *from);
+
 /* Prometheus text of all rows, cells added over the pages; const_labels such as
  * `model_name="m",engine="0"` go on every sample ("" for none). */
 void metric_render(const struct metric_def *defs, int n_defs,

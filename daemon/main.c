@@ -26,6 +26,7 @@
 #include "daemon/ctrl/router_ctl.h"
 #include "daemon/ctrl/supervisor.h"
 #include "daemon/ctrl/system.h"
+#include "daemon/ctrl/target.h"
 #include "daemon/options.h"
 #include "daemon/serve/map.h"
 #include "daemon/serve/metrics.h"
@@ -53,9 +54,10 @@ struct app {
 
     struct loop *loop;
     struct store *store;
-    struct metric_page *page, *engine_page;
+    struct metric_page *page;
     int engine_page_fd;
     struct router *router;
+    struct target *target;
     struct supervisor *sup;
     struct http *http;
 
@@ -213,7 +215,7 @@ static void on_drain_tick(void *arg)
 {
     struct app *a = arg;
     int64_t now = clock_now_us(clock_real());
-    int live = router_live(a->router, NULL), open = http_active(a->http);
+    int live = router_live(a->router), open = http_active(a->http);
 
     if (live == 0 && open == 0) {
         loop_stop(a->loop);
@@ -235,14 +237,14 @@ static void on_stop_signal(void *arg, int signo)
         loop_stop(a->loop);
         return;
     }
-    log_info("%s: no new requests; %d running", strsignal(signo),
-             router_live(a->router, NULL));
+    log_info("%s: no new requests; %d running", strsignal(signo), router_live(a->router));
     if (journal_add(a->store, "daemon", "daemon.drain", "", "ok", &e, "%s",
                     strsignal(signo)) < 0)
         log_error("%s", e.msg);
     a->drain_until_us = clock_now_us(clock_real()) + a->opts.drain_s * 1000000;
     http_drain(a->http);
-    supervisor_drain(a->sup);
+    router_drain(a->router);
+    supervisor_drain(a->sup, true);
     on_drain_tick(a);
 }
 
@@ -352,18 +354,22 @@ static int start_store(struct app *a, struct err *e)
 
 static int start_router(struct app *a, struct err *e)
 {
-    struct router_cfg c = {
+    struct target_cfg c = {
         .instance = "0",
+        .generation = 1,
         .max_live = (int)(a->opts.inst.max_seqs + a->opts.inst.max_waiting),
     };
 
     if (metric_page_new(metrics_defs, METRICS_N, NULL, &a->page, e) < 0 ||
-        metric_page_new(metrics_defs, METRICS_N, &a->engine_page_fd, &a->engine_page, e) <
-            0)
+        router_new(a->page, &a->router, e) < 0 ||
+        metric_page_new(metrics_defs, METRICS_N, &a->engine_page_fd, &c.page, e) < 0)
         return -1;
-    c.page = a->page;
-    c.engine_page = a->engine_page;
-    return router_new(&c, &a->router, e);
+    if (target_new(a->router, &c, &a->target, e) < 0) {
+        metric_page_free(c.page);
+        return -1;
+    }
+    target_set_hot(a->target, &(struct served_hot){.temperature = 0.6f, .top_p = 0.9f});
+    return 0;
 }
 
 static int start_supervisor(struct app *a, struct err *e)
@@ -371,10 +377,9 @@ static int start_supervisor(struct app *a, struct err *e)
     const struct daemon_opts *o = &a->opts;
     struct supervisor_cfg c = {
         .loop = a->loop,
-        .router = a->router,
+        .target = a->target,
         .store = a->store,
         .page = a->page,
-        .engine_page = a->engine_page,
         .engine_page_fd = a->engine_page_fd,
         .instance = "0",
         .model_path = o->inst.model,
@@ -453,13 +458,13 @@ static void stop(struct app *a, int code)
     http_stop(a->http);
     a->http = NULL;
     if (a->sup) {
-        supervisor_stop(a->sup);
+        supervisor_stop(a->sup, NULL, NULL);
         while (!supervisor_stopped(a->sup) && loop_once(a->loop, -1, &e) == 0)
             continue;
     }
     supervisor_free(a->sup);
+    target_free(a->target);
     router_free(a->router);
-    metric_page_free(a->engine_page);
     metric_page_free(a->page);
     if (a->engine_page_fd >= 0)
         close(a->engine_page_fd);

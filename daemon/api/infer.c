@@ -110,6 +110,7 @@ static void note_unknown(struct conn *c, const struct params *p)
 static void infer(struct conn *c, enum params_kind kind)
 {
     struct gen_cfg g = {.c = c};
+    struct served_hot hot;
     struct err e;
 
     if (params_parse(c->body.len ? c->body.p : "", c->body.len, kind, &g.p, &e) < 0)
@@ -119,6 +120,8 @@ static void infer(struct conn *c, enum params_kind kind)
     g.m = router_model(c->h->router, g.p->model, &e);
     if (!g.m || params_check_model(g.p, g.m->n_vocab, &e) < 0)
         goto fail;
+    router_hot(c->h->router, g.m, &hot);
+    params_sampling(g.p, hot.temperature, hot.top_p);
     g.n_prompts = kind == PARAMS_CHAT ? 1 : g.p->n_prompts;
     g.prompts = xcalloc((size_t)g.n_prompts, sizeof(*g.prompts));
     g.max_tokens = xcalloc((size_t)g.n_prompts, sizeof(*g.max_tokens));

@@ -122,10 +122,7 @@ const char *params_unknown(const struct params *p, int i)
 
 /* ---- the whole ---- */
 
-/* A request that says nothing of sampling gets a mild one, since small models ramble at
- * temperature 1 over the whole vocabulary; one that names any of the four gets what it
- * names and the API's own defaults for the rest. */
-static void default_sampling(struct params *p)
+void params_sampling(struct params *p, float temperature, float top_p)
 {
     static const char *const names[] = {"temperature", "top_p", "top_k", "min_p"};
 
@@ -135,8 +132,8 @@ static void default_sampling(struct params *p)
         if (v && !json_is_null(v))
             return;
     }
-    p->gen.temperature = 0.6f;
-    p->gen.top_p = 0.9f;
+    p->gen.temperature = temperature;
+    p->gen.top_p = top_p;
 }
 
 static int reconcile(struct params *p, struct err *e)
@@ -163,7 +160,6 @@ static int reconcile(struct params *p, struct err *e)
     p->gen.prompt_logprobs = p->echo && p->logprobs;
     p->gen.no_cache = !p->cache_prompt;
     p->gen.seed = (uint64_t)p->seed;
-    default_sampling(p);
     return 0;
 }
 

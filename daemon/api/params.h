@@ -67,6 +67,10 @@ struct params {
 /* Check body[0..n). On failure *ret is untouched; e->param names the field. */
 int params_parse(const char *body, size_t n, enum params_kind kind, struct params **ret,
                  struct err *e);
+/* The instance's values for a request that says nothing of sampling, since small models
+ * ramble at temperature 1 over the whole vocabulary; one that names any of temperature,
+ * top_p, top_k and min_p gets what it names and the API's own defaults for the rest. */
+void params_sampling(struct params *p, float temperature, float top_p);
 /* Token ids of prompts, biases and stops against the vocabulary. */
 int params_check_model(const struct params *p, int n_vocab, struct err *e);
 void params_free(struct params *p);

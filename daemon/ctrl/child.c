@@ -1,10 +1,13 @@
 /* daemon/ctrl/child.c - starts, hears and reaps one engine process.
  *
- *   child_start   socketpair, posix_spawn (own process group, default signals)
+ *   child_start   socketpair, posix_spawn (own process group, default signals, CPU set)
  *   on_wire        frames -> news; a closed or faulty connection ends it (see below)
  *   on_exit        pidfd: reap, drain what it still said, news.gone
  *
- * The engine finds the socket at descriptor 3 and the metric page at 4. It has a process
+ * The engine finds the socket at descriptor 3 and the metric page at 4. Its stderr is a
+ * pipe to us: whole lines go on to our own, the last ones are kept to tell why it ended.
+ * It runs on the CPUs that it is given because this thread takes them for the moment of
+ * the spawn: a set given later would come after it has counted them. It has a process
  * group of its own, so that ^C at a terminal reaches the daemon only, which then drains.
  * When the connection ends before the process does, the process gets a second to end by
  * itself, since its exit status says more than the end of the connection; then it is
@@ -14,6 +17,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -29,6 +33,7 @@
 #include "base/err.h"
 #include "base/loop.h"
 #include "base/mem.h"
+#include "daemon/ctrl/lines.h"
 #include "daemon/serve/wire.h"
 
 enum {
@@ -37,7 +42,8 @@ enum {
     HIGH_FD = 16, /* over whatever the child's actions write to */
     OUT_MAX = 2 * WIRE_MAX,
     GRACE_US = 1000000,
-    LAST_WORDS = 16 /* reads of 1 MiB; a socket holds less */
+    LAST_WORDS = 16, /* reads of 1 MiB; a socket holds less */
+    LAST_LINES = 64  /* reads of 4 KiB; a pipe holds 64 KiB */
 };
 
 struct child {
@@ -45,9 +51,10 @@ struct child {
     struct child_news news;
     void *arg;
     pid_t pid; /* 0 once reaped */
-    int pidfd;
+    int pidfd, err_fd;
     struct wire_conn *conn;
-    struct loop_fd *conn_watch, *exit_watch;
+    struct loop_fd *conn_watch, *exit_watch, *err_watch;
+    struct lines lines; /* of its stderr */
     struct loop_timer *grace;
     bool hung_up, asked, was_full;
     struct err why; /* OK = not known yet */
@@ -59,11 +66,16 @@ extern char **environ;
 
 /* ---- start ---- */
 
-static int spawn_actions(posix_spawn_file_actions_t *fa, int sock, int page)
+struct spawn_fds {
+    int sock, page, err; /* all over HIGH_FD, so that dup2 overwrites none */
+};
+
+static int spawn_actions(posix_spawn_file_actions_t *fa, const struct spawn_fds *fds)
 {
     return posix_spawn_file_actions_addopen(fa, 0, "/dev/null", O_RDONLY, 0) ||
-           posix_spawn_file_actions_adddup2(fa, sock, SOCKET_AT) ||
-           posix_spawn_file_actions_adddup2(fa, page, PAGE_AT);
+           posix_spawn_file_actions_adddup2(fa, fds->err, STDERR_FILENO) ||
+           posix_spawn_file_actions_adddup2(fa, fds->sock, SOCKET_AT) ||
+           posix_spawn_file_actions_adddup2(fa, fds->page, PAGE_AT);
 }
 
 static int spawn_attributes(posix_spawnattr_t *at)
@@ -99,57 +111,96 @@ static char **make_argv(const struct child_cfg *cfg, char *own[5])
     return argv;
 }
 
-static int spawn(const struct child_cfg *cfg, int sock, int page, pid_t *ret,
+/* posix_spawn on the CPUs of cfg: errno's value, 0 when it went well. */
+static int spawn_on(const struct child_cfg *cfg, posix_spawn_file_actions_t *fa,
+                    posix_spawnattr_t *at, char **argv, pid_t *ret)
+{
+    cpu_set_t ours;
+    bool moved = cfg->cpus && sched_getaffinity(0, sizeof(ours), &ours) == 0 &&
+                 sched_setaffinity(0, sizeof(*cfg->cpus), cfg->cpus) == 0;
+    int rc = posix_spawn(ret, cfg->program, fa, at, argv, environ);
+
+    if (moved)
+        sched_setaffinity(0, sizeof(ours), &ours);
+    return rc;
+}
+
+static int spawn(const struct child_cfg *cfg, const struct spawn_fds *fds, pid_t *ret,
                  struct err *e)
 {
     posix_spawn_file_actions_t fa;
     posix_spawnattr_t at;
     char *own[5], **argv;
-    pid_t pid;
     int rc;
 
     posix_spawn_file_actions_init(&fa);
     posix_spawnattr_init(&at);
     argv = make_argv(cfg, own);
-    rc = spawn_actions(&fa, sock, page) || spawn_attributes(&at) ? ENOMEM : 0;
+    rc = spawn_actions(&fa, fds) || spawn_attributes(&at) ? ENOMEM : 0;
     if (rc == 0)
-        rc = posix_spawn(&pid, cfg->program, &fa, &at, argv, environ);
+        rc = spawn_on(cfg, &fa, &at, argv, ret);
     for (int i = 0; own[i]; i++)
         free(own[i]);
     free(argv);
     posix_spawnattr_destroy(&at);
     posix_spawn_file_actions_destroy(&fa);
     if (rc) {
+        *ret = 0;
         errno = rc;
         return err_errno(e, ERR_IO, "cannot start the engine program '%s'", cfg->program);
     }
-    *ret = pid;
     return 0;
 }
 
-/* sv[0] ours, sv[1] the child's; all over HIGH_FD so that dup2 overwrites none. */
+static void close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+/* low[0..1] lifted over HIGH_FD into pair, and closed. */
+static int lift(const int low[2], int pair[2], const char *what, struct err *e)
+{
+    for (int i = 0; i < 2; i++) {
+        pair[i] = fcntl(low[i], F_DUPFD_CLOEXEC, HIGH_FD);
+        close(low[i]);
+    }
+    if (pair[0] >= 0 && pair[1] >= 0)
+        return 0;
+    err_errno(e, ERR_IO, "cannot make a %s for the engine", what);
+    close_fd(pair[0]);
+    close_fd(pair[1]);
+    pair[0] = pair[1] = -1;
+    return -1;
+}
+
+/* sv[0] ours, sv[1] the child's. */
 static int make_sockets(int sv[2], struct err *e)
 {
     int low[2];
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, low) < 0)
         return err_errno(e, ERR_IO, "cannot make a socket for the engine");
-    for (int i = 0; i < 2; i++) {
-        sv[i] = fcntl(low[i], F_DUPFD_CLOEXEC, HIGH_FD);
-        close(low[i]);
-    }
-    if (sv[0] >= 0 && sv[1] >= 0)
-        return 0;
-    err_errno(e, ERR_IO, "cannot make a socket for the engine");
-    if (sv[0] >= 0)
-        close(sv[0]);
-    if (sv[1] >= 0)
-        close(sv[1]);
-    return -1;
+    return lift(low, sv, "socket", e);
+}
+
+/* p[0] ours and not blocking, p[1] the child's. */
+static int make_pipe(int p[2], struct err *e)
+{
+    int low[2];
+
+    if (pipe2(low, O_CLOEXEC) < 0)
+        return err_errno(e, ERR_IO, "cannot make a pipe for the engine");
+    if (lift(low, p, "pipe", e) < 0)
+        return -1;
+    return fcntl(p[0], F_SETFL, O_NONBLOCK) == 0
+               ? 0
+               : err_errno(e, ERR_IO, "cannot make a pipe for the engine");
 }
 
 static void on_wire(void *arg, int fd, uint32_t events);
 static void on_exit_fd(void *arg, int fd, uint32_t events);
+static void on_stderr(void *arg, int fd, uint32_t events);
 static void on_grace(void *arg);
 
 static int watch(struct child *g, struct err *e)
@@ -158,10 +209,24 @@ static int watch(struct child *g, struct err *e)
     if (g->pidfd < 0)
         return err_errno(e, ERR_IO, "cannot watch the engine process");
     g->grace = loop_timer_new(g->loop, on_grace, g);
-    if (loop_fd_add(g->loop, g->pidfd, EPOLLIN, on_exit_fd, g, &g->exit_watch, e) < 0)
+    if (loop_fd_add(g->loop, g->err_fd, EPOLLIN, on_stderr, g, &g->err_watch, e) < 0 ||
+        loop_fd_add(g->loop, g->pidfd, EPOLLIN, on_exit_fd, g, &g->exit_watch, e) < 0)
         return -1;
     return loop_fd_add(g->loop, wire_conn_fd(g->conn), EPOLLIN, on_wire, g,
                        &g->conn_watch, e);
+}
+
+/* One write a line, so that lines of several engines do not mix. */
+static void pass_on(void *arg, const char *text)
+{
+    char line[LINES_BYTES + 2];
+    size_t n = strlen(text);
+
+    (void)arg;
+    memcpy(line, text, n);
+    line[n] = '\n';
+    if (write(STDERR_FILENO, line, n + 1) < 0)
+        return; /* nobody is left to tell */
 }
 
 int child_start(struct loop *l, const struct child_cfg *cfg,
@@ -169,34 +234,35 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
                 struct err *e)
 {
     struct child *g = xcalloc(1, sizeof(*g));
-    int sv[2] = {-1, -1}, page = fcntl(cfg->page_fd, F_DUPFD_CLOEXEC, HIGH_FD);
+    int sv[2] = {-1, -1}, p[2] = {-1, -1};
+    int page = fcntl(cfg->page_fd, F_DUPFD_CLOEXEC, HIGH_FD), rc = -1;
 
     g->loop = l;
     g->news = *news;
     g->arg = arg;
-    g->pidfd = -1;
+    g->pidfd = g->err_fd = -1;
+    g->lines.line = pass_on;
     if (page < 0) {
         err_errno(e, ERR_IO, "cannot pass the metric page to the engine");
         goto out;
     }
-    if (make_sockets(sv, e) < 0)
+    rc = make_pipe(p, e);
+    g->err_fd = p[0];
+    if (rc < 0 || (rc = make_sockets(sv, e)) < 0)
         goto out;
     g->conn = wire_conn_new(sv[0], OUT_MAX);
-    if (spawn(cfg, sv[1], page, &g->pid, e) < 0)
-        goto out;
-    if (watch(g, e) < 0)
-        goto out;
-    close(sv[1]);
-    close(page);
-    *ret = g;
-    return 0;
+    rc = spawn(cfg, &(struct spawn_fds){sv[1], page, p[1]}, &g->pid, e);
+    if (rc == 0)
+        rc = watch(g, e);
 out:
-    child_free(g);
-    if (sv[1] >= 0)
-        close(sv[1]);
-    if (page >= 0)
-        close(page);
-    return -1;
+    close_fd(sv[1]);
+    close_fd(p[1]);
+    close_fd(page);
+    if (rc < 0)
+        child_free(g);
+    else
+        *ret = g;
+    return rc;
 }
 
 void child_free(struct child *g)
@@ -210,8 +276,10 @@ void child_free(struct child *g)
     }
     loop_fd_del(g->conn_watch);
     loop_fd_del(g->exit_watch);
+    loop_fd_del(g->err_watch);
     loop_timer_free(g->grace);
     wire_conn_free(g->conn);
+    close_fd(g->err_fd);
     if (g->pidfd >= 0)
         close(g->pidfd);
     free(g->toks);
@@ -367,6 +435,35 @@ static void on_wire(void *arg, int fd, uint32_t events)
         g->news.writable(g->arg);
 }
 
+/* ---- its stderr ---- */
+
+/* Read up to `reads` times; false when the other side has closed. */
+static bool read_lines(struct child *g, int reads)
+{
+    char part[4096];
+    ssize_t n = 1;
+
+    while (reads-- > 0 && (n = read(g->err_fd, part, sizeof(part))) > 0)
+        lines_put(&g->lines, part, (size_t)n);
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+static void on_stderr(void *arg, int fd, uint32_t events)
+{
+    struct child *g = arg;
+
+    (void)fd, (void)events;
+    if (read_lines(g, 4))
+        return;
+    loop_fd_del(g->err_watch);
+    g->err_watch = NULL;
+}
+
+void child_lines(const struct child *g, char *out, size_t cap)
+{
+    lines_text(&g->lines, out, cap);
+}
+
 /* ---- how it ends ---- */
 
 static void describe_end(const siginfo_t *si, struct err *e)
@@ -393,9 +490,13 @@ static void on_exit_fd(void *arg, int fd, uint32_t events)
     for (int i = 0; i < LAST_WORDS && !g->hung_up && hear(g, &e) == 0; i++)
         continue;
     hang_up(g);
+    if (g->err_watch)
+        read_lines(g, LAST_LINES);
+    lines_end(&g->lines);
     loop_timer_set(g->grace, -1);
+    loop_fd_del(g->err_watch);
     loop_fd_del(g->exit_watch);
-    g->exit_watch = NULL;
+    g->err_watch = g->exit_watch = NULL;
     if (g->why.code == ERR_OK)
         describe_end(&si, &g->why);
     g->news.gone(g->arg, g->asked, &g->why);
@@ -426,14 +527,6 @@ void child_cancel(struct child *g, uint64_t id)
 
     if (!g->hung_up)
         said(g, wire_send(g->conn, WIRE_CANCEL, &part, 1, &e), &e);
-}
-
-void child_drain(struct child *g)
-{
-    struct err e = {0};
-
-    if (!g->hung_up)
-        said(g, wire_send(g->conn, WIRE_DRAIN, NULL, 0, &e), &e);
 }
 
 void child_stop(struct child *g)

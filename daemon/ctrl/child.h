@@ -6,6 +6,7 @@
 #ifndef CTRL_CHILD_H
 #define CTRL_CHILD_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,7 +23,8 @@ struct child_cfg {
     const char *program;
     char *const *args; /* the instance's options */
     int n_args;
-    int page_fd; /* borrowed */
+    int page_fd;           /* borrowed */
+    const cpu_set_t *cpus; /* that it may use; NULL = as we */
     uint8_t secret[16];
     const char *log_level;
 };
@@ -45,11 +47,12 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
 /* Kills and reaps what still runs, without news. */
 void child_free(struct child *g);
 int child_pid(const struct child *g);
+/* The last lines of its stderr, joined by newlines. */
+void child_lines(const struct child *g, char *out, size_t cap);
 
 /* A connection that fails is not reported here: `gone` follows. */
 void child_add(struct child *g, const struct wire_add *a);
 void child_cancel(struct child *g, uint64_t id);
-void child_drain(struct child *g);
 void child_stop(struct child *g);
 /* SIGKILL; why becomes the reason in `gone`. */
 void child_kill(struct child *g, const struct err *why);

@@ -1,139 +1,190 @@
-/* daemon/ctrl/router.c - the table of requests between HTTP threads and the engine.
+/* daemon/ctrl/router.c - the table of requests between HTTP threads and the engines.
  *
  *   HTTP thread                 under the lock              control thread
- *   router_submit  ---->  request in table, order in outbox  ----> router_take -> engine
- *   router_cancel  ---->  mark, order in outbox              ----> router_take -> engine
- *   sink.tokens    <------------------------------------------- router_tokens <- engine
- *   sink.finish    <--- removed from the table --------------- router_finish <- engine
+ *   router_submit  ---->  request in table, order in outbox  ----> target_take -> engine
+ *   router_cancel  ---->  mark, order in outbox              ----> target_take -> engine
+ *   sink.tokens    <------------------------------------------- target_tokens <- engine
+ *   sink.finish    <--- removed from the table --------------- target_finish <- engine
  *
- * A request is in the table from submit to finish. Only the control thread removes one,
- * and it calls the sink without the lock, so a sink may submit and cancel. An engine that
- * dies fails whatever is in the table, also what it never heard of; what arrives late
- * about a failed request finds no entry. The doorbell is a queue of one token: full means
- * that it has been rung. */
+ * A request is in the table from submit to finish and holds its target as long. Only the
+ * control thread removes one, and it calls the sink without the lock, so a sink may
+ * submit and cancel. An engine that dies fails whatever its target has in the table, also
+ * what it never heard of; what arrives late about a failed request finds no entry. The
+ * doorbell is a queue of one token: full means that it has been rung. */
 #include "daemon/ctrl/router.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/list.h"
 #include "base/mem.h"
+#include "base/metric.h"
 #include "base/queue.h"
 #include "daemon/ctrl/router_ctl.h"
+#include "daemon/ctrl/router_int.h"
+#include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/tokenizer.h"
-#include "daemon/serve/wire.h"
 
-enum { BUCKETS = 1024, RETRY_MAX_S = 30 };
-
-struct model_box {
-    struct served pub; /* first: what callers hold */
-    struct tokenizer *tok;
-    atomic_int refs;
-};
-
-struct req {
-    struct list link;   /* in its bucket */
-    struct list outbox; /* in router.outbox while an order waits */
-    uint64_t id;
-    struct gen_sink sink;
-    struct wire_add add; /* its arrays are freed once they were taken */
-    char label[72], model[128];
-    int n_prompt, n_out, max_tokens;
-    int64_t start_us, first_us; /* first_us: -1 before the first token */
-    bool sent, cancelled;
-};
-
-struct router {
-    pthread_mutex_t lock; /* all below, except the last group */
-    struct list bucket[BUCKETS], outbox;
-    uint64_t next_id;
-    int n_live, n_sent, max_live;
-    bool draining;
-    struct model_box *model;
-    struct instance_status inst;
-
-    struct queue *bell;
-    struct metric_page *page, *engine_page;
-    struct req *taken; /* of the last router_take */
-};
-
-const char *instance_state_name(enum instance_state s)
-{
-    static const char *const names[] = {
-#define X(id, text) text,
-        INSTANCE_STATE_MAP(X)
-#undef X
-    };
-    return (unsigned)s < INSTANCE_STATE_COUNT ? names[s] : "unknown";
-}
-
-int router_new(const struct router_cfg *cfg, struct router **ret, struct err *e)
+int router_new(struct metric_page *page, struct router **ret, struct err *e)
 {
     struct router *r = xcalloc(1, sizeof(*r));
 
-    if (queue_new(1, &r->bell, e) < 0) {
+    if (metric_page_new(metrics_defs, METRICS_N, NULL, &r->past, e) < 0) {
         free(r);
         return -1;
     }
     pthread_mutex_init(&r->lock, NULL);
-    for (int i = 0; i < BUCKETS; i++)
+    for (int i = 0; i < ROUTER_BUCKETS; i++)
         list_init(&r->bucket[i]);
-    list_init(&r->outbox);
+    list_init(&r->targets);
+    list_init(&r->pages);
     r->next_id = 1;
-    r->max_live = cfg->max_live;
-    r->page = cfg->page;
-    r->engine_page = cfg->engine_page;
-    snprintf(r->inst.name, sizeof(r->inst.name), "%s", cfg->instance);
-    r->inst.since_us = clock_now_us(clock_real());
+    r->page = page;
     *ret = r;
     return 0;
-}
-
-static void req_free(struct req *q)
-{
-    if (!q)
-        return;
-    free((void *)q->add.prompt);
-    free((void *)q->add.stops);
-    free((void *)q->add.biases);
-    free(q);
 }
 
 void router_free(struct router *r)
 {
     if (!r)
         return;
-    router_unref(r, r->model ? &r->model->pub : NULL);
-    while (queue_pop(r->bell))
-        continue;
-    queue_free(r->bell);
-    req_free(r->taken);
+    router_sweep(r);
+    metric_page_free(r->past);
     pthread_mutex_destroy(&r->lock);
     free(r);
 }
 
+void router_drain(struct router *r)
+{
+    pthread_mutex_lock(&r->lock);
+    r->draining = true;
+    pthread_mutex_unlock(&r->lock);
+    metric_set(r->page, M_READY, 0, 0);
+}
+
+int router_live(struct router *r)
+{
+    int n = 0;
+
+    pthread_mutex_lock(&r->lock);
+    list_for(it, &r->targets) n += list_entry(it, struct target, link)->n_live;
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
 /* ---- models ---- */
+
+static const char *name_of(const struct target *t)
+{
+    return t->model ? t->model->pub.name : t->st.model;
+}
+
+/* An engine that is still to be loaded beside one of its instance that was: the name of
+ * the latter counts. */
+static bool shadowed(const struct router *r, const struct target *t)
+{
+    list_for(it, &r->targets)
+    {
+        const struct target *o = list_entry(it, struct target, link);
+        if (!t->model && o->model && !strcmp(o->st.name, t->st.name))
+            return true;
+    }
+    return false;
+}
+
+/* The more, the sooner it is asked: ready, not draining, ever loaded. */
+static int rank(const struct target *t)
+{
+    if (!t->model)
+        return 0;
+    if (t->draining)
+        return 1;
+    return t->st.state == INSTANCE_READY ? 3 : 2;
+}
+
+static bool better(const struct target *a, const struct target *b)
+{
+    if (!b || rank(a) != rank(b))
+        return !b || rank(a) > rank(b);
+    return a->load < b->load;
+}
+
+/* The best target of that name, or of any with NULL. Under the lock. */
+static struct target *by_name(struct router *r, const char *name)
+{
+    struct target *best = NULL;
+
+    list_for(it, &r->targets)
+    {
+        struct target *t = list_entry(it, struct target, link);
+        if ((!name || !strcmp(name_of(t), name)) && !shadowed(r, t) && better(t, best))
+            best = t;
+    }
+    return best;
+}
+
+/* Different names, as "'a', 'b'"; returns their count. Under the lock. */
+static int list_names(struct router *r, struct buf *out)
+{
+    int n = 0;
+
+    list_for(it, &r->targets)
+    {
+        struct target *t = list_entry(it, struct target, link);
+        bool seen = shadowed(r, t);
+
+        for (struct list *b = r->targets.next; b != it && !seen; b = b->next) {
+            struct target *o = list_entry(b, struct target, link);
+            seen = !shadowed(r, o) && !strcmp(name_of(o), name_of(t));
+        }
+        if (!seen)
+            buf_printf(out, "%s'%.128s'", n++ ? ", " : "", name_of(t));
+    }
+    return n;
+}
+
+/* The target that a request without or with a name means; NULL and why. */
+static struct target *resolve(struct router *r, const char *name, struct err *e)
+{
+    struct target *t = by_name(r, name);
+    struct buf names;
+    int n;
+
+    if (list_empty(&r->targets)) {
+        err_set(e, ERR_UNAVAIL, "no model is configured");
+        return NULL;
+    }
+    if (!by_name(r, NULL)->model) {
+        err_set(e, ERR_UNAVAIL, "no model is loaded yet");
+        return NULL;
+    }
+    buf_init(&names, 0);
+    n = list_names(r, &names);
+    if (!t)
+        err_param(e, ERR_NOTFOUND, "model",
+                  "there is no model '%.128s'; this server has %s", name, names.p);
+    else if (!name && n > 1)
+        err_param(e, ERR_INVALID, "model", "which model? this server has %s", names.p);
+    else if (!t->model)
+        router_not_ready(t, e);
+    buf_done(&names);
+    return t && t->model && (name || n == 1) ? t : NULL;
+}
 
 const struct served *router_model(struct router *r, const char *name, struct err *e)
 {
     const struct served *m = NULL;
+    struct target *t;
 
     pthread_mutex_lock(&r->lock);
-    if (!r->model) {
-        err_set(e, ERR_UNAVAIL, "no model is loaded yet");
-    } else if (name && name[0] && strcmp(name, r->model->pub.name)) {
-        err_param(e, ERR_NOTFOUND, "model",
-                  "there is no model '%.128s'; this server has '%s'", name,
-                  r->model->pub.name);
-    } else {
-        atomic_fetch_add(&r->model->refs, 1);
-        m = &r->model->pub;
+    t = resolve(r, name && name[0] ? name : NULL, e);
+    if (t) {
+        atomic_fetch_add(&t->model->refs, 1);
+        m = &t->model->pub;
     }
     pthread_mutex_unlock(&r->lock);
     return m;
@@ -150,27 +201,38 @@ void router_unref(struct router *r, const struct served *m)
     free(b);
 }
 
-int router_models(struct router *r, const struct served **ret, int max)
+void router_hot(struct router *r, const struct served *m, struct served_hot *ret)
 {
-    if (max < 1)
-        return 0;
-    ret[0] = router_model(r, NULL, NULL);
-    return ret[0] != NULL;
+    struct target *t;
+
+    pthread_mutex_lock(&r->lock);
+    t = by_name(r, m->name);
+    list_for(it, &r->targets)
+    {
+        struct target *o = list_entry(it, struct target, link);
+        if (o->model && &o->model->pub == m)
+            t = o;
+    }
+    *ret = t ? t->hot : (struct served_hot){.temperature = 1, .top_p = 1};
+    pthread_mutex_unlock(&r->lock);
 }
 
-void router_set_model(struct router *r, const struct served *m, struct tokenizer *tok)
+int router_models(struct router *r, const struct served **ret, int max)
 {
-    struct model_box *b = xcalloc(1, sizeof(*b)), *old;
+    int n = 0;
 
-    b->pub = *m;
-    b->pub.tok = tok;
-    b->tok = tok;
-    atomic_init(&b->refs, 1);
     pthread_mutex_lock(&r->lock);
-    old = r->model;
-    r->model = b;
+    list_for(it, &r->targets)
+    {
+        struct target *t = list_entry(it, struct target, link);
+        /* of several engines with one name: the one that is asked */
+        if (n < max && t->model && by_name(r, t->model->pub.name) == t) {
+            atomic_fetch_add(&t->model->refs, 1);
+            ret[n++] = &t->model->pub;
+        }
+    }
     pthread_mutex_unlock(&r->lock);
-    router_unref(r, old ? &old->pub : NULL);
+    return n;
 }
 
 /* ---- requests: HTTP threads ---- */
@@ -212,25 +274,35 @@ static struct req *req_new(const struct gen_submit *g, const struct served *m)
             0 ||
         copy_array((const void **)&q->add.biases, g->biases, p->n_bias,
                    sizeof(struct step_bias)) < 0) {
-        req_free(q);
+        router_req_free(q);
         return NULL;
     }
     return q;
 }
 
-/* Why the instance takes no request now; 0 when it does. Under the lock. */
-static int not_ready(const struct router *r, struct err *e)
+/* Only engines of the file that the prompt was encoded for. */
+static bool same_model(const struct served *a, const struct served *b)
 {
-    const struct instance_status *s = &r->inst;
+    return a == b || (!strcmp(a->name, b->name) && !strcmp(a->path, b->path) &&
+                      a->created_s == b->created_s && a->file_bytes == b->file_bytes &&
+                      a->n_vocab == b->n_vocab);
+}
+
+int router_not_ready(const struct target *t, struct err *e)
+{
+    const struct instance_status *s = &t->st;
     int64_t left = (s->retry_at_us - clock_now_us(clock_real()) + 999999) / 1000000;
     const char *why = s->error[0] ? s->error : "it has not been started";
 
-    if (r->draining)
+    if (t->r->draining)
         return err_set(e, ERR_UNAVAIL,
                        "the server is stopping and takes no new requests");
     switch (s->state) {
     case INSTANCE_READY:
-        return 0;
+        if (!t->draining)
+            return 0;
+        return err_set(e, ERR_UNAVAIL, "'%s' is not served: the instance is draining",
+                       s->model);
     case INSTANCE_STARTING:
         return err_set(e, ERR_UNAVAIL, "the engine of '%s' is starting", s->model);
     case INSTANCE_LOADING:
@@ -241,33 +313,65 @@ static int not_ready(const struct router *r, struct err *e)
         return err_set(e, ERR_UNAVAIL, "'%s' is not served: %s; next try in %lld s",
                        s->model, why, (long long)(left > 0 ? left : 0));
     default:
-        return err_set(e, ERR_UNAVAIL, "'%s' is not served: the instance is %s", s->model,
-                       instance_state_name(s->state));
+        return err_set(e, ERR_UNAVAIL, "'%s' is not served: the instance is %s%s%s",
+                       s->model, instance_state_name(s->state), s->error[0] ? ": " : "",
+                       s->error);
     }
 }
 
-static void ring(struct router *r) { (void)queue_push(r->bell, r); }
+/* Where n requests for m go: the ready target with the least to do that has room. NULL
+ * and why. Under the lock. */
+static struct target *choose(struct router *r, const struct served *m, int n,
+                             struct err *e)
+{
+    struct target *best = NULL, *full = NULL, *other = by_name(r, m->name);
+
+    list_for(it, &r->targets)
+    {
+        struct target *t = list_entry(it, struct target, link);
+        if (!t->model || !same_model(&t->model->pub, m) || router_not_ready(t, NULL) < 0)
+            continue;
+        if (t->n_live + n > t->max_live)
+            full = t;
+        else if (better(t, best))
+            best = t;
+    }
+    if (best)
+        return best;
+    if (full)
+        err_set(e, ERR_BUSY, "the queue is full: %d requests are running or waiting",
+                full->n_live);
+    else if (!other)
+        err_set(e, ERR_UNAVAIL, "'%s' is no longer served", m->name);
+    else if (router_not_ready(other, e) == 0)
+        err_set(e, ERR_UNAVAIL, "the file of '%s' was replaced just now: try again",
+                m->name);
+    return NULL;
+}
 
 /* All of q[0..n) into table and outbox, or none. */
-static int enter(struct router *r, struct req **q, int n, uint64_t *ret_ids,
-                 struct err *e)
+static struct target *admit(struct router *r, const struct served *m, struct req **q,
+                            int n, uint64_t *ret_ids, struct err *e)
 {
-    int rc;
+    struct target *t;
 
     pthread_mutex_lock(&r->lock);
-    rc = not_ready(r, e);
-    if (rc == 0 && r->n_live + n > r->max_live)
-        rc = err_set(e, ERR_BUSY, "the queue is full: %d requests are running or waiting",
-                     r->n_live);
-    for (int i = 0; rc == 0 && i < n; i++) {
+    t = choose(r, m, n, e);
+    for (int i = 0; t && i < n; i++) {
         q[i]->id = q[i]->add.params.id = ret_ids[i] = r->next_id++;
         q[i]->add.params.group = n > 1 ? ret_ids[0] : 0;
-        list_push(&r->bucket[q[i]->id % BUCKETS], &q[i]->link);
-        list_push(&r->outbox, &q[i]->outbox);
-        r->n_live++;
+        q[i]->target = t;
+        q[i]->left = q[i]->n_prompt + (q[i]->max_tokens < 0 ? m->n_ctx - q[i]->n_prompt
+                                                            : q[i]->max_tokens);
+        list_push(&r->bucket[q[i]->id % ROUTER_BUCKETS], &q[i]->link);
+        list_push(&t->outbox, &q[i]->outbox);
+        t->n_live++;
+        t->load += q[i]->left;
     }
+    if (t) /* under the lock: the target may be freed once its requests have ended */
+        (void)queue_push(t->bell, t);
     pthread_mutex_unlock(&r->lock);
-    return rc;
+    return t;
 }
 
 int router_submit(struct router *r, const struct served *m, struct gen_submit *subs,
@@ -281,23 +385,21 @@ int router_submit(struct router *r, const struct served *m, struct gen_submit *s
         if (!q[i])
             rc = err_set(e, ERR_NOMEM, "no memory for the request");
     }
-    if (rc == 0)
-        rc = enter(r, q, n, ret_ids, e);
+    if (rc == 0 && !admit(r, m, q, n, ret_ids, e))
+        rc = -1;
     for (int i = 0; i < n; i++) {
         if (rc < 0)
-            req_free(q[i]);
+            router_req_free(q[i]);
         else
             subs[i].params.id = ret_ids[i];
     }
     free(q);
-    if (rc == 0)
-        ring(r);
     return rc;
 }
 
-static struct req *find(struct router *r, uint64_t id)
+struct req *router_find(struct router *r, uint64_t id)
 {
-    list_for(it, &r->bucket[id % BUCKETS])
+    list_for(it, &r->bucket[id % ROUTER_BUCKETS])
     {
         struct req *q = list_entry(it, struct req, link);
         if (q->id == id)
@@ -311,275 +413,36 @@ void router_cancel(struct router *r, uint64_t id)
     struct req *q;
 
     pthread_mutex_lock(&r->lock);
-    q = find(r, id);
+    q = router_find(r, id);
     if (q && !q->cancelled) {
         q->cancelled = true;
         if (q->sent) /* else its order is still in the outbox */
-            list_push(&r->outbox, &q->outbox);
+            list_push(&q->target->outbox, &q->outbox);
     }
-    pthread_mutex_unlock(&r->lock);
     if (q)
-        ring(r);
+        (void)queue_push(q->target->bell, q->target);
+    pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- requests: control thread ---- */
-
-int router_fd(const struct router *r) { return queue_fd(r->bell); }
-
-/* Out of the table; the caller owns it. Under the lock. */
-static void leave(struct router *r, struct req *q)
+void router_leave(struct router *r, struct req *q)
 {
+    struct target *t = q->target;
+
+    (void)r;
     list_del(&q->link);
     if (q->outbox.next)
         list_del(&q->outbox);
-    r->n_live--;
-    r->n_sent -= q->sent;
+    t->n_live--;
+    t->n_sent -= q->sent;
+    t->load -= q->left;
 }
 
-/* Next request with an order, off the outbox. */
-static struct req *next_order(struct router *r, bool *ret_was_sent)
+void router_req_free(struct req *q)
 {
-    struct req *q = NULL;
-
-    pthread_mutex_lock(&r->lock);
-    if (!list_empty(&r->outbox)) {
-        q = list_entry(r->outbox.next, struct req, outbox);
-        list_del(&q->outbox);
-        *ret_was_sent = q->sent;
-        if (!q->sent && q->cancelled) {
-            leave(r, q);
-        } else if (!q->sent) {
-            q->sent = true;
-            r->n_sent++;
-        }
-    }
-    pthread_mutex_unlock(&r->lock);
-    return q;
-}
-
-/* Cancelled before the engine heard of it. */
-static void abort_unsent(struct req *q)
-{
-    struct gen_finish f = {.reason = FINISH_ABORT, .stop_id = -1};
-
-    f.n_prompt = q->n_prompt;
-    f.queue_us = clock_now_us(clock_real()) - q->start_us;
-    q->sink.finish(q->sink.arg, &f);
-    req_free(q);
-}
-
-enum router_order router_take(struct router *r, struct wire_add *ret_add,
-                              uint64_t *ret_id)
-{
-    bool was_sent = false;
-    struct req *q;
-
-    while (queue_pop(r->bell))
-        continue;
-    req_free(r->taken);
-    r->taken = NULL;
-    while ((q = next_order(r, &was_sent)) && !was_sent && !q->sent)
-        abort_unsent(q);
-    if (!q)
-        return ROUTER_NOTHING;
-    *ret_id = q->id;
-    if (was_sent)
-        return ROUTER_CANCEL;
-    /* the arrays go to a holder of their own: the request may end before the next call */
-    r->taken = xcalloc(1, sizeof(*r->taken));
-    r->taken->add = q->add;
-    q->add.prompt = q->add.stops = NULL;
-    q->add.biases = NULL;
-    *ret_add = r->taken->add;
-    return ROUTER_ADD;
-}
-
-void router_tokens(struct router *r, uint64_t id, const struct step_token *toks, int n,
-                   bool scored)
-{
-    struct gen_sink sink = {0};
-    struct req *q;
-
-    pthread_mutex_lock(&r->lock);
-    q = find(r, id);
-    if (q) {
-        sink = q->sink;
-        if (!scored) {
-            q->n_out += n;
-            if (q->first_us < 0)
-                q->first_us = clock_now_us(clock_real());
-        }
-    }
-    pthread_mutex_unlock(&r->lock);
-    if (q)
-        sink.tokens(sink.arg, toks, n, scored);
-}
-
-void router_finish(struct router *r, uint64_t id, const struct gen_finish *f)
-{
-    struct req *q;
-
-    pthread_mutex_lock(&r->lock);
-    q = find(r, id);
-    if (q)
-        leave(r, q);
-    pthread_mutex_unlock(&r->lock);
     if (!q)
         return;
-    q->sink.finish(q->sink.arg, f);
-    req_free(q);
+    free((void *)q->add.prompt);
+    free((void *)q->add.stops);
+    free((void *)q->add.biases);
+    free(q);
 }
-
-/* Any request of the table, out of it. */
-static struct req *leave_any(struct router *r)
-{
-    struct req *q = NULL;
-
-    pthread_mutex_lock(&r->lock);
-    for (int i = 0; i < BUCKETS && !q && r->n_live; i++) {
-        if (list_empty(&r->bucket[i]))
-            continue;
-        q = list_entry(r->bucket[i].next, struct req, link);
-        leave(r, q);
-    }
-    pthread_mutex_unlock(&r->lock);
-    return q;
-}
-
-void router_fail_all(struct router *r, const struct err *why)
-{
-    struct gen_finish f = {.reason = FINISH_ERROR, .stop_id = -1, .error = why};
-    struct req *q;
-
-    while ((q = leave_any(r))) {
-        f.n_prompt = q->n_prompt;
-        f.n_out = q->n_out;
-        q->sink.finish(q->sink.arg, &f);
-        req_free(q);
-    }
-}
-
-int router_live(struct router *r, int *ret_sent)
-{
-    int n;
-
-    pthread_mutex_lock(&r->lock);
-    n = r->n_live;
-    if (ret_sent)
-        *ret_sent = r->n_sent;
-    pthread_mutex_unlock(&r->lock);
-    return n;
-}
-
-void router_set_instance(struct router *r, const struct instance_status *s)
-{
-    pthread_mutex_lock(&r->lock);
-    r->inst = *s;
-    pthread_mutex_unlock(&r->lock);
-    metric_set(r->page, M_READY, 0, s->state == INSTANCE_READY);
-}
-
-void router_drain(struct router *r)
-{
-    pthread_mutex_lock(&r->lock);
-    r->draining = true;
-    pthread_mutex_unlock(&r->lock);
-    metric_set(r->page, M_READY, 0, 0);
-}
-
-/* ---- snapshots ---- */
-
-int router_ready(struct router *r, struct err *e)
-{
-    int rc;
-
-    pthread_mutex_lock(&r->lock);
-    rc = not_ready(r, e);
-    pthread_mutex_unlock(&r->lock);
-    return rc;
-}
-
-int router_retry_after(struct router *r)
-{
-    int64_t left;
-    int s = 1;
-
-    pthread_mutex_lock(&r->lock);
-    left = r->inst.retry_at_us - clock_now_us(clock_real());
-    if (r->draining)
-        s = RETRY_MAX_S;
-    else if (r->inst.state == INSTANCE_BACKOFF || r->inst.state == INSTANCE_FAILED)
-        s = left > 0 ? (int)(left / 1000000) + 2 : 2; /* and the time to load */
-    else if (r->inst.state == INSTANCE_LOADING)
-        s = 2;
-    pthread_mutex_unlock(&r->lock);
-    return s < RETRY_MAX_S ? s : RETRY_MAX_S;
-}
-
-int router_instances(struct router *r, struct instance_status *ret, int max)
-{
-    const struct metric_page *p = r->engine_page;
-
-    if (max < 1)
-        return 0;
-    pthread_mutex_lock(&r->lock);
-    ret[0] = r->inst;
-    if (r->draining && ret[0].state == INSTANCE_READY)
-        ret[0].state = INSTANCE_DRAINING;
-    pthread_mutex_unlock(&r->lock);
-    ret[0].running = (int)metric_get(p, M_RUNNING, 0);
-    ret[0].waiting = (int)metric_get(p, M_WAITING, 0);
-    ret[0].kv_used = (int)metric_get(p, M_KV_BLOCKS_USED, 0);
-    ret[0].kv_cached = (int)metric_get(p, M_KV_BLOCKS_CACHED, 0);
-    return 1;
-}
-
-static void describe(const struct req *q, int64_t now, struct request_status *out)
-{
-    memset(out, 0, sizeof(*out));
-    out->id = q->id;
-    memcpy(out->label, q->label, sizeof(out->label));
-    memcpy(out->model, q->model, sizeof(out->model));
-    out->n_prompt = q->n_prompt;
-    out->n_out = q->n_out;
-    out->max_tokens = q->max_tokens;
-    out->age_us = now - q->start_us;
-    out->ttft_us = q->first_us < 0 ? -1 : q->first_us - q->start_us;
-}
-
-static int by_id(const void *a, const void *b)
-{
-    const struct request_status *x = a, *y = b;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-int router_requests(struct router *r, struct request_status *ret, int max)
-{
-    int64_t now = clock_now_us(clock_real());
-    int n = 0;
-
-    pthread_mutex_lock(&r->lock);
-    for (int i = 0; i < BUCKETS && r->n_live; i++)
-        list_for(it, &r->bucket[i])
-        {
-            if (n < max)
-                describe(list_entry(it, struct req, link), now, &ret[n++]);
-        }
-    pthread_mutex_unlock(&r->lock);
-    qsort(ret, (size_t)n, sizeof(*ret), by_id);
-    return n;
-}
-
-/* Both pages live as long as the router, so there is nothing to hold. */
-int router_pages_get(struct router *r, struct metric_page **ret, int max)
-{
-    int n = 0;
-
-    if (n < max)
-        ret[n++] = r->page;
-    if (n < max)
-        ret[n++] = r->engine_page;
-    return n;
-}
-
-void router_pages_put(struct router *r) { (void)r; }

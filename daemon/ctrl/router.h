@@ -1,9 +1,11 @@
-/* daemon/ctrl/router.h - which instance serves a request; the API's only door downward.
+/* daemon/ctrl/router.h - which engine serves a request; the API's only door downward.
  *
  * HTTP threads submit and cancel; the control thread owns the engines and calls the
- * sinks. Every submitted id gets exactly one finish, whatever happens (also when the
- * engine dies or the daemon drains); the sink must live until then. Snapshots are copies,
- * taken under a short lock, so that a scrape never waits for an engine. */
+ * sinks. Several engines may serve one name (a new one beside the old one that drains):
+ * a request goes to the ready one with the fewest tokens outstanding and stays with it.
+ * Every submitted id gets exactly one finish, whatever happens (also when the engine dies
+ * or the daemon drains); the sink must live until then. Snapshots are copies, taken under
+ * a short lock, so that a scrape never waits for an engine. */
 #ifndef CTRL_ROUTER_H
 #define CTRL_ROUTER_H
 
@@ -21,8 +23,9 @@ struct tokenizer;
 
 /* A model as served: immutable, reference counted. */
 struct served {
-    char name[128];  /* id in the API */
-    char path[4096]; /* as configured; only operators see it */
+    char name[128];    /* id in the API */
+    char instance[64]; /* whose engine it is */
+    char path[4096];   /* as configured; only operators see it */
     const struct tokenizer *tok;
     enum template_family chat;
     int n_ctx, n_vocab;
@@ -31,11 +34,18 @@ struct served {
     uint64_t n_params, file_bytes;
 };
 
+/* Values of an instance that change while its requests run. */
+struct served_hot {
+    float temperature, top_p; /* of requests that name neither */
+    int isolate;              /* enum conf_isolate: who shares prefixes */
+};
+
 struct gen_finish {
     enum finish_reason reason;
     int32_t stop_id, n_prompt, n_cached, n_out, n_preempted;
     int64_t queue_us, prefill_us, decode_us;
     const struct err *error; /* with FINISH_ERROR: why; code UNAVAIL asks for a retry */
+    const char *instance;    /* that had it, borrowed */
 };
 
 /* Called on the control thread; must not block. */
@@ -54,15 +64,18 @@ struct gen_submit {
 };
 
 /* Borrow the model named (NULL or "" = the only one); router_unref when done. NULL and a
- * sentence (NOTFOUND names what is there; UNAVAIL while none is known yet). Any thread.
- */
+ * sentence (NOTFOUND names what is there, so does INVALID when none is named and there
+ * are several; UNAVAIL while it is not known yet). Any thread. */
 const struct served *router_model(struct router *r, const char *name, struct err *e);
 void router_unref(struct router *r, const struct served *m);
+/* The present values of the instance that serves it. Any thread. */
+void router_hot(struct router *r, const struct served *m, struct served_hot *ret);
 /* Names of all models, borrowed references; returns the count (at most max). */
 int router_models(struct router *r, const struct served **ret, int max);
 
 /* n choices of one prompt at once: all or none. BUSY when the queue is full, UNAVAIL when
- * the instance is not ready or drains. ids out. Any thread. */
+ * no engine of that model is ready, or another file is served under its name by now. ids
+ * out. Any thread. */
 int router_submit(struct router *r, const struct served *m, struct gen_submit *subs,
                   int n, uint64_t *ret_ids, struct err *e);
 /* Unknown or finished ids are normal. The finish (ABORT) still comes. Any thread. */
@@ -92,6 +105,8 @@ const char *instance_state_name(enum instance_state s);
 struct instance_status {
     char name[64], model[128], error[512]; /* error: last failure, "" */
     enum instance_state state;
+    int generation; /* of its engine: one more with each that the fleet starts */
+    int live;       /* requests without a finish */
     double load_done;
     int pid, restarts, n_ctx, n_blocks, block_tok, n_threads;
     uint64_t weight_bytes, kv_bytes, scratch_bytes;
@@ -99,18 +114,19 @@ struct instance_status {
     char isa[16], kv_type[8], mode[16];
     int running, waiting, kv_used, kv_cached; /* from the engine's page */
 };
+/* One a target: an instance whose engine is being replaced has two. */
 int router_instances(struct router *r, struct instance_status *ret, int max);
 
 struct request_status {
     uint64_t id;
-    char label[72], model[128];
+    char label[72], model[128], instance[64];
     int n_prompt, n_out, max_tokens;
     int64_t age_us, ttft_us; /* ttft -1 = no token yet */
 };
 int router_requests(struct router *r, struct request_status *ret, int max);
 
-/* Pages to render: the daemon's and each engine's. Borrowed while the call that got them
- * holds them; router_pages_put gives them back. */
+/* Pages to render: the daemon's, that of the engines that went away, and each engine's.
+ * Borrowed while the call that got them holds them; router_pages_put gives them back. */
 int router_pages_get(struct router *r, struct metric_page **ret, int max);
 void router_pages_put(struct router *r);
 

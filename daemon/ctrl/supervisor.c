@@ -1,15 +1,19 @@
-/* daemon/ctrl/supervisor.c - one instance: its model, its engine process, its restarts.
+/* daemon/ctrl/supervisor.c - one engine: its model, its process, its restarts.
  *
- *   start -> loader (vocabulary) -> child (HELLO, LOADING, READY) -> gone
- *     ^                                                                |
- *     +--------------- wait, doubling up to backoff_max ---------------+
+ *   start -> loader (vocabulary) -> child (HELLO, LOADING, READY) -> warm -> .. -> gone
+ *     ^                                                                             |
+ *     +----------------------- wait, doubling up to backoff_max --------------------+
  *
  * The vocabulary is opened again at each start, because the file may have changed and the
  * tokenizer must be that of the weights. A tick checks that a starting engine speaks,
  * that a loading one gets on, and that steps end while requests are pending (the count
  * of steps in the shared page moves); one that does not is killed, which is then a
- * failure like any other. When the engine goes, every request in the router's table gets
- * its error before a new one can be accepted. */
+ * failure like any other. When the engine goes, every request of its target gets its
+ * error before a new one can be accepted.
+ *
+ * The warming generation goes past the router: its id is none that the router gives, and
+ * once it has ended, with the engine idle, the counters of its page are set back to what
+ * they were. */
 #include "daemon/ctrl/supervisor.h"
 
 #include <stdio.h>
@@ -24,13 +28,19 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/ctrl/child.h"
-#include "daemon/ctrl/router_ctl.h"
+#include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/tokenizer.h"
 #include "daemon/serve/wire.h"
 #include "state/store.h"
 
-enum { TICKS = 8 /* a watch is checked so many times within its limit */ };
+enum {
+    TICKS = 8, /* a watch is checked so many times within its limit */
+    WARM_PROMPT = 8,
+    WARM_TOKENS = 2,
+    LINES_MAX = 1024
+};
+static const uint64_t WARM_ID = (uint64_t)1 << 62;
 
 struct supervisor {
     struct supervisor_cfg cfg;
@@ -44,7 +54,11 @@ struct supervisor {
     int64_t moved_us;           /* last sign of life of the present state */
     double steps, load_done;    /* at that sign */
     uint8_t secret[16];
-    bool draining, drain_said, stopping;
+    cpu_set_t cpus;
+    struct metric_page *before; /* the engine's counters before it was warmed; NULL */
+    bool warming, draining, stopping;
+    struct err stop_why;
+    char lines[LINES_MAX];
 };
 
 static int64_t now_us(void) { return clock_now_us(clock_real()); }
@@ -78,7 +92,7 @@ static void enter(struct supervisor *s, enum instance_state state)
     s->st.since_us = s->moved_us = now_us();
     s->load_done = 0;
     s->st.load_done = state == INSTANCE_READY || state == INSTANCE_DRAINING;
-    router_set_instance(s->cfg.router, &s->st);
+    target_set_status(s->cfg.target, &s->st);
 }
 
 /* ---- failure and the next try ---- */
@@ -112,6 +126,8 @@ static void wait_and_retry(struct supervisor *s, enum instance_state state,
     s->delay_us *= 2;
     if (s->delay_us > s->cfg.backoff_max_us)
         s->delay_us = s->cfg.backoff_max_us;
+    if (state == INSTANCE_FAILED && s->cfg.failed)
+        s->cfg.failed(s->cfg.arg, why);
 }
 
 static void stopped(struct supervisor *s)
@@ -120,6 +136,8 @@ static void stopped(struct supervisor *s)
     s->st.retry_at_us = 0;
     loop_timer_set(s->kill, -1);
     enter(s, INSTANCE_STOPPED);
+    if (s->cfg.stopped)
+        s->cfg.stopped(s->cfg.arg);
 }
 
 /* ---- news of the engine ---- */
@@ -131,7 +149,7 @@ static void on_loading(void *arg, double done)
     struct supervisor *s = arg;
 
     s->st.load_done = done < 0 ? 0 : done > 1 ? 1 : done;
-    router_set_instance(s->cfg.router, &s->st);
+    target_set_status(s->cfg.target, &s->st);
 }
 
 static void take_figures(struct instance_status *st, const struct wire_ready *r)
@@ -174,32 +192,86 @@ static void write_inventory(struct supervisor *s)
         log_error("the inventory lacks '%s': %s", f->name, e.msg);
 }
 
+/* ---- warming ---- */
+
+static void warm(struct supervisor *s)
+{
+    static const int32_t prompt[WARM_PROMPT];
+    const struct wire_add a = {
+        .params = {.id = WARM_ID,
+                   .max_tokens = WARM_TOKENS,
+                   .top_p = 1,
+                   .repetition = 1,
+                   .n_top = -1,
+                   .n_prompt = WARM_PROMPT,
+                   .ignore_eos = true,
+                   .no_cache = true},
+        .prompt = prompt,
+    };
+
+    metric_page_recall(s->before, target_page(s->cfg.target));
+    s->warming = true;
+    child_add(s->child, &a);
+}
+
+static void forget_warming(struct supervisor *s)
+{
+    if (s->warming)
+        metric_page_recall(target_page(s->cfg.target), s->before);
+    s->warming = false;
+}
+
 static void on_ready(void *arg, const struct wire_ready *r)
 {
     struct supervisor *s = arg;
-    char detail[128];
 
     take_figures(&s->st, r);
+    s->st.load_done = 1;
+    target_set_status(s->cfg.target, &s->st);
     s->next.facts.n_ctx = r->n_ctx;
+    warm(s);
+}
+
+static void be_ready(struct supervisor *s)
+{
+    const struct served facts = s->next.facts;
+    char detail[128];
+
     write_inventory(s);
-    router_set_model(s->cfg.router, &s->next.facts, s->next.tok);
+    target_set_model(s->cfg.target, &s->next.facts, s->next.tok);
     s->next.tok = NULL;
     s->ready_us = now_us();
-    s->steps = metric_get(s->cfg.engine_page, M_STEPS, 0);
-    enter(s, INSTANCE_READY);
+    s->steps = metric_get(target_page(s->cfg.target), M_STEPS, 0);
+    s->st.error[0] = '\0';
+    enter(s, s->draining ? INSTANCE_DRAINING : INSTANCE_READY);
     snprintf(detail, sizeof(detail), "pid %d, loaded in %.2f s, %s, %d threads",
-             s->st.pid, (double)r->load_us / 1e6, s->st.isa, s->st.n_threads);
+             s->st.pid, (double)s->st.load_us / 1e6, s->st.isa, s->st.n_threads);
     note(s, "engine.ready", "ok", detail);
     log_info("'%s' is ready: %s", s->st.model, detail);
     if (s->cfg.ready)
-        s->cfg.ready(s->cfg.arg, &s->next.facts);
+        s->cfg.ready(s->cfg.arg, &facts);
+}
+
+static void on_warmed(struct supervisor *s, const struct wire_finish *w)
+{
+    struct err e;
+
+    forget_warming(s);
+    if (w->reason >= 0 && w->reason < FINISH_ERROR) {
+        be_ready(s);
+        return;
+    }
+    err_set(&e, ERR_UNAVAIL, "its first generation failed: %s", w->msg);
+    child_kill(s->child, &e);
 }
 
 static void on_tokens(void *arg, uint64_t id, const struct step_token *toks, int n,
                       bool scored)
 {
     struct supervisor *s = arg;
-    router_tokens(s->cfg.router, id, toks, n, scored);
+
+    if (id != WARM_ID)
+        target_tokens(s->cfg.target, id, toks, n, scored);
 }
 
 static void on_finish(void *arg, const struct wire_finish *w)
@@ -218,6 +290,11 @@ static void on_finish(void *arg, const struct wire_finish *w)
     };
     struct err e = {0};
 
+    if (w->id == WARM_ID) {
+        if (s->warming && !s->stopping)
+            on_warmed(s, w);
+        return;
+    }
     if (w->reason >= 0 && w->reason < FINISH_ERROR) {
         f.reason = (enum finish_reason)w->reason;
     } else {
@@ -226,7 +303,7 @@ static void on_finish(void *arg, const struct wire_finish *w)
                 w->msg[0] ? w->msg : "the engine gave no reason");
         f.error = &e;
     }
-    router_finish(s->cfg.router, w->id, &f);
+    target_finish(s->cfg.target, w->id, &f);
 }
 
 static void pump(struct supervisor *s);
@@ -245,11 +322,11 @@ static void fail_requests(struct supervisor *s, const struct err *why)
     struct err e;
 
     if (s->stopping)
-        err_set(&e, ERR_UNAVAIL, "the server is stopping");
+        e = s->stop_why;
     else
         err_set(&e, ERR_UNAVAIL, "the engine of '%s' failed, try again: %s", s->st.model,
                 why->msg);
-    router_fail_all(s->cfg.router, &e);
+    target_fail_all(s->cfg.target, &e);
 }
 
 static void on_gone(void *arg, bool asked, const struct err *why)
@@ -258,10 +335,12 @@ static void on_gone(void *arg, bool asked, const struct err *why)
     bool was_ready = s->st.state == INSTANCE_READY || s->st.state == INSTANCE_DRAINING;
     struct err e = *why; /* the child's, which goes now */
 
+    child_lines(s->child, s->lines, sizeof(s->lines));
     child_free(s->child);
     s->child = NULL;
+    forget_warming(s);
     loop_fd_set(s->orders, EPOLLIN);
-    clear_gauges(s->cfg.engine_page);
+    clear_gauges(target_page(s->cfg.target));
     if (asked) {
         bool late = e.code == ERR_TIMEOUT;
         note(s, "engine.stop", late ? "failed" : "ok", late ? e.msg : "");
@@ -296,6 +375,7 @@ static void start_child(struct supervisor *s)
         .n_args = s->cfg.n_args,
         .page_fd = s->cfg.engine_page_fd,
         .log_level = s->cfg.log_level,
+        .cpus = s->cfg.cpus ? &s->cpus : NULL,
     };
     char detail[64];
     struct err e;
@@ -309,7 +389,7 @@ static void start_child(struct supervisor *s)
     metric_add(s->cfg.page, M_ENGINE_STARTS, 0, 1);
     s->st.pid = child_pid(s->child);
     s->moved_us = now_us();
-    router_set_instance(s->cfg.router, &s->st);
+    target_set_status(s->cfg.target, &s->st);
     snprintf(detail, sizeof(detail), "pid %d", s->st.pid);
     note(s, "engine.start", "ok", detail);
 }
@@ -360,27 +440,16 @@ static void on_retry(void *arg)
 
 /* ---- orders of the HTTP threads ---- */
 
-/* Once all that was accepted before has been handed over. */
-static void say_drain(struct supervisor *s)
-{
-    if (!s->draining || s->drain_said || !s->child)
-        return;
-    s->drain_said = true;
-    child_drain(s->child);
-}
-
 static void pump(struct supervisor *s)
 {
     struct wire_add add;
     uint64_t id;
 
     while (!s->child || !child_full(s->child)) {
-        enum router_order order = router_take(s->cfg.router, &add, &id);
-        if (order == ROUTER_NOTHING) {
-            say_drain(s);
+        enum target_order order = target_take(s->cfg.target, &add, &id);
+        if (order == TARGET_NOTHING)
             return;
-        }
-        if (order == ROUTER_ADD && s->child)
+        if (order == TARGET_ADD && s->child)
             child_add(s->child, &add);
         else if (s->child)
             child_cancel(s->child, id);
@@ -399,7 +468,7 @@ static void on_orders(void *arg, int fd, uint32_t events)
 /* The limit that applies now, 0 = none; *ret_moved: there was a sign of life. */
 static int64_t watch_limit(struct supervisor *s, bool *ret_moved)
 {
-    double steps = metric_get(s->cfg.engine_page, M_STEPS, 0);
+    double steps = metric_get(target_page(s->cfg.target), M_STEPS, 0);
     int sent;
 
     switch (s->st.state) {
@@ -412,7 +481,7 @@ static int64_t watch_limit(struct supervisor *s, bool *ret_moved)
         return s->cfg.load_us;
     case INSTANCE_READY:
     case INSTANCE_DRAINING:
-        router_live(s->cfg.router, &sent);
+        target_live(s->cfg.target, &sent);
         *ret_moved = sent == 0 || steps != s->steps;
         s->steps = steps;
         return s->cfg.stuck_us;
@@ -478,6 +547,8 @@ int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
     const char *slash = strrchr(cfg->model_path, '/');
 
     s->cfg = *cfg;
+    if (cfg->cpus)
+        s->cpus = *cfg->cpus;
     s->delay_us = cfg->backoff_us;
     if (cfg->store)
         store_secret(cfg->store, s->secret);
@@ -491,13 +562,14 @@ int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
     s->retry = loop_timer_new(cfg->loop, on_retry, s);
     s->tick = loop_timer_new(cfg->loop, on_tick, s);
     s->kill = loop_timer_new(cfg->loop, on_kill, s);
-    if (loop_fd_add(cfg->loop, router_fd(cfg->router), EPOLLIN, on_orders, s, &s->orders,
+    if (metric_page_new(metrics_defs, METRICS_N, NULL, &s->before, e) < 0 ||
+        loop_fd_add(cfg->loop, target_fd(cfg->target), EPOLLIN, on_orders, s, &s->orders,
                     e) < 0) {
         supervisor_free(s);
         return -1;
     }
     loop_timer_set(s->tick, now_us() + tick_us(s));
-    router_set_instance(cfg->router, &s->st);
+    target_set_status(cfg->target, &s->st);
     *ret = s;
     return 0;
 }
@@ -509,6 +581,7 @@ void supervisor_free(struct supervisor *s)
     loader_free(s->loader);
     child_free(s->child);
     tokenizer_free(s->next.tok);
+    metric_page_free(s->before);
     loop_fd_del(s->orders);
     loop_timer_free(s->retry);
     loop_timer_free(s->tick);
@@ -516,20 +589,26 @@ void supervisor_free(struct supervisor *s)
     free(s);
 }
 
-void supervisor_drain(struct supervisor *s)
+void supervisor_drain(struct supervisor *s, bool on)
 {
-    router_drain(s->cfg.router);
-    if (s->st.state != INSTANCE_READY)
-        return;
-    s->draining = true;
-    enter(s, INSTANCE_DRAINING);
-    pump(s);
+    s->draining = on;
+    target_drain(s->cfg.target, on);
+    if (s->st.state == INSTANCE_READY || s->st.state == INSTANCE_DRAINING)
+        enter(s, on ? INSTANCE_DRAINING : INSTANCE_READY);
 }
 
-void supervisor_stop(struct supervisor *s)
+void supervisor_stop(struct supervisor *s, const struct err *why, const char *reason)
 {
+    if (s->stopping)
+        return;
     s->stopping = true;
-    router_drain(s->cfg.router);
+    if (why)
+        s->stop_why = *why;
+    else
+        err_set(&s->stop_why, ERR_UNAVAIL, "the server is stopping");
+    if (reason)
+        snprintf(s->st.error, sizeof(s->st.error), "%s", reason);
+    target_drain(s->cfg.target, true);
     loop_timer_set(s->retry, -1);
     if (s->child) {
         child_stop(s->child);
@@ -538,6 +617,19 @@ void supervisor_stop(struct supervisor *s)
         stopped(s);
     }
 }
+
+void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us)
+{
+    s->cfg.stuck_us = stuck_us;
+    loop_timer_set(s->tick, now_us() + tick_us(s));
+}
+
+const struct instance_status *supervisor_status(const struct supervisor *s)
+{
+    return &s->st;
+}
+
+const char *supervisor_lines(const struct supervisor *s) { return s->lines; }
 
 bool supervisor_stopped(const struct supervisor *s)
 {

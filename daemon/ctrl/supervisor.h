@@ -1,12 +1,14 @@
-/* daemon/ctrl/supervisor.h - keeps one instance running: open, start, watch, restart.
+/* daemon/ctrl/supervisor.h - keeps one engine running: open, start, warm, watch, restart.
  *
  * STARTING (vocabulary, process) -> LOADING -> READY; a failure leads to BACKOFF (it had
  * been ready) or FAILED (it never was), and from both back to STARTING after a time that
- * doubles. Writes journal and inventory, publishes through the router. Control thread
- * only. */
+ * doubles. Ready is said after one tiny generation that warms it and that no counter
+ * shows. Writes journal and inventory, publishes through its target. Control thread only.
+ */
 #ifndef CTRL_SUPERVISOR_H
 #define CTRL_SUPERVISOR_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,17 +17,18 @@
 struct err;
 struct loop;
 struct metric_page;
-struct router;
 struct store;
 struct supervisor;
+struct target;
 
 /* Borrowed pointers live as long as the supervisor. */
 struct supervisor_cfg {
     struct loop *loop;
-    struct router *router;
-    struct store *store;                    /* NULL in tests: no journal */
-    struct metric_page *page, *engine_page; /* the daemon's; the engine's */
-    int engine_page_fd;
+    struct target *target;
+    struct store *store;      /* NULL in tests: no journal */
+    struct metric_page *page; /* the daemon's */
+    int engine_page_fd;       /* of the target's page */
+    const cpu_set_t *cpus;    /* that the engine may use; NULL = all; copied */
 
     const char *instance, *model_path, *model_name; /* name "" = from the file */
     const char *mode, *options; /* for the inventory; options is JSON */
@@ -41,7 +44,10 @@ struct supervisor_cfg {
     int64_t stuck_us;                   /* work pending and no step ends; 0 = never */
     int64_t stop_us;                    /* from STOP to SIGKILL */
 
-    void (*ready)(void *arg, const struct served *m); /* each time; may be NULL */
+    /* Each may be NULL; the supervisor may not be freed in them. */
+    void (*ready)(void *arg, const struct served *m); /* each time */
+    void (*failed)(void *arg, const struct err *why); /* before it was ready */
+    void (*stopped)(void *arg);                       /* after supervisor_stop */
     void *arg;
 };
 
@@ -51,12 +57,18 @@ void supervisor_cfg_times(struct supervisor_cfg *cfg);
 int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
                    struct err *e);
 void supervisor_start(struct supervisor *s);
-/* No new requests; those that run go on. */
-void supervisor_drain(struct supervisor *s);
-/* End the engine; requests that still run get an error. Ask supervisor_stopped after. */
-void supervisor_stop(struct supervisor *s);
+/* On: no new requests; those that run go on. Off: as before. */
+void supervisor_drain(struct supervisor *s, bool on);
+/* End the engine; requests that still run get `why` (NULL: the server is stopping). Ask
+ * supervisor_stopped after. note: an operator's reason, shown as the last error; NULL. */
+void supervisor_stop(struct supervisor *s, const struct err *why, const char *note);
 bool supervisor_stopped(const struct supervisor *s);
-/* Kills what still runs. */
+/* A changed limit for steps; 0 = never. */
+void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us);
+const struct instance_status *supervisor_status(const struct supervisor *s);
+/* The last lines of the engine that ended last, "" none. */
+const char *supervisor_lines(const struct supervisor *s);
+/* Kills what still runs; its requests must have ended (see target_fail_all). */
 void supervisor_free(struct supervisor *s);
 
 #endif

@@ -109,7 +109,8 @@ static inline void fake_finish(struct router *r, int i, enum finish_reason reaso
                                const struct err *e)
 {
     struct fake_req q;
-    struct gen_finish f = {.reason = reason, .stop_id = -1, .error = e};
+    struct gen_finish f = {
+        .reason = reason, .stop_id = -1, .error = e, .instance = "main"};
 
     pthread_mutex_lock(&r->lock);
     q = r->req[i];
@@ -228,6 +229,12 @@ const struct served *router_model(struct router *r, const char *name, struct err
 }
 
 void router_unref(struct router *r, const struct served *m) { (void)r, (void)m; }
+
+void router_hot(struct router *r, const struct served *m, struct served_hot *ret)
+{
+    (void)r, (void)m;
+    *ret = (struct served_hot){.temperature = 0.6f, .top_p = 0.9f};
+}
 
 int router_models(struct router *r, const struct served **ret, int max)
 {

@@ -40,6 +40,8 @@ static void test_defaults(void **state)
     (void)state;
     assert_int_equal(p->n, 1);
     assert_int_equal(p->max_tokens, -1);
+    assert_true(p->gen.temperature == 1 && p->gen.top_p == 1);
+    params_sampling(p, 0.6f, 0.9f);
     assert_true(p->gen.temperature == 0.6f && p->gen.top_p == 0.9f);
     assert_true(p->gen.min_p == 0 && p->gen.repetition == 1 && p->gen.top_k == 0);
     assert_int_equal(p->gen.n_top, -1);
@@ -68,6 +70,7 @@ static void test_every_value_arrives(void **state)
     assert_string_equal(p->model, "m");
     assert_int_equal(p->n, 8);
     assert_int_equal(p->max_tokens, 7);
+    params_sampling(p, 0.6f, 0.9f);
     assert_true(p->gen.temperature == 0.5f && p->gen.top_p == 0.25f);
     assert_true(p->gen.min_p == 0.125f && p->gen.presence == -2);
     assert_true(p->gen.frequency == 2 && p->gen.repetition == 1.5f);
@@ -328,9 +331,12 @@ static void test_one_sampling_field_turns_the_mild_default_off(void **state)
     struct params *p = parse_ok(PARAMS_CHAT, "{" MSG ",\"top_k\":5}");
 
     (void)state;
+    params_sampling(p, 0.6f, 0.9f);
     assert_true(p->gen.temperature == 1 && p->gen.top_p == 1 && p->gen.top_k == 5);
     params_free(p);
     p = parse_ok(PARAMS_CHAT, "{" MSG ",\"temperature\":null,\"top_p\":null}");
+    assert_true(p->gen.temperature == 1 && p->gen.top_p == 1);
+    params_sampling(p, 0.6f, 0.9f);
     assert_true(p->gen.temperature == 0.6f && p->gen.top_p == 0.9f);
     params_free(p);
 }

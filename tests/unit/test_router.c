@@ -11,40 +11,60 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/ctrl/router_ctl.h"
+#include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/wire.h"
 
 struct fix {
     struct router *r;
-    struct metric_page *page, *engine;
+    struct target *t;
+    struct metric_page *page;
     const struct served *m;
 };
 
-static void set_state(struct fix *f, enum instance_state state)
+static void set_state_of(struct target *t, enum instance_state state)
 {
-    struct instance_status s = {.name = "0", .model = "m", .state = state};
+    struct instance_status s = {.model = "m", .state = state};
 
     s.load_done = 0.4;
     snprintf(s.error, sizeof(s.error), "it broke");
     s.retry_at_us = clock_now_us(clock_real()) + 4000000;
-    router_set_instance(f->r, &s);
+    target_set_status(t, &s);
+}
+
+static void set_state(struct fix *f, enum instance_state state)
+{
+    set_state_of(f->t, state);
+}
+
+/* A ready engine that serves `model`, NULL: not loaded yet. */
+static struct target *add_target(struct fix *f, const char *instance, int generation,
+                                 const char *model)
+{
+    struct target_cfg cfg = {instance, generation, 100, NULL};
+    struct served m = {.n_ctx = 8};
+    struct target *t;
+    struct err e;
+
+    assert_int_equal(metric_page_new(metrics_defs, METRICS_N, NULL, &cfg.page, &e), 0);
+    assert_int_equal(target_new(f->r, &cfg, &t, &e), 0);
+    set_state_of(t, model ? INSTANCE_READY : INSTANCE_STARTING);
+    if (model) {
+        snprintf(m.name, sizeof(m.name), "%s", model);
+        target_set_model(t, &m, NULL);
+    }
+    return t;
 }
 
 static int set_up(void **state)
 {
     struct fix *f = calloc(1, sizeof(*f));
-    struct router_cfg cfg = {.instance = "0", .max_live = 100};
-    struct served m = {.name = "m", .n_ctx = 8};
     struct err e;
 
     metric_page_new(metrics_defs, METRICS_N, NULL, &f->page, &e);
-    metric_page_new(metrics_defs, METRICS_N, NULL, &f->engine, &e);
-    cfg.page = f->page;
-    cfg.engine_page = f->engine;
-    if (router_new(&cfg, &f->r, &e) < 0)
+    if (router_new(f->page, &f->r, &e) < 0)
         return -1;
-    router_set_model(f->r, &m, NULL);
-    set_state(f, INSTANCE_READY);
+    f->t = add_target(f, "0", 1, "m");
     f->m = router_model(f->r, "m", &e);
     *state = f;
     return f->m ? 0 : -1;
@@ -55,9 +75,9 @@ static int tear_down(void **state)
     struct fix *f = *state;
 
     router_unref(f->r, f->m);
+    target_free(f->t);
     router_free(f->r);
     metric_page_free(f->page);
-    metric_page_free(f->engine);
     free(f);
     return 0;
 }
@@ -99,9 +119,9 @@ static struct gen_submit ask(struct seen *s)
     };
 }
 
-static bool bell(struct router *r)
+static bool bell(struct target *t)
 {
-    struct pollfd p = {router_fd(r), POLLIN, 0};
+    struct pollfd p = {target_fd(t), POLLIN, 0};
     return poll(&p, 1, 0) == 1;
 }
 
@@ -118,32 +138,32 @@ static void one_request(void **state)
     uint64_t id = 0, got = 0;
     int sent;
 
-    assert_false(bell(f->r));
+    assert_false(bell(f->t));
     assert_int_equal(router_submit(f->r, f->m, &g, 1, &id, &e), 0);
-    assert_true(bell(f->r));
-    assert_int_equal(router_live(f->r, &sent), 1);
+    assert_true(bell(f->t));
+    assert_int_equal(target_live(f->t, &sent), 1);
     assert_int_equal(sent, 0);
-    assert_int_equal(router_take(f->r, &add, &got), ROUTER_ADD);
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_ADD);
     assert_int_equal(got, id);
     assert_int_equal(add.params.id, id);
     assert_int_equal(add.params.group, 0);
     assert_int_equal(add.prompt[2], 3);
-    assert_int_equal(router_take(f->r, &add, &got), ROUTER_NOTHING);
-    assert_false(bell(f->r));
-    router_tokens(f->r, id, tok, 2, false);
-    router_tokens(f->r, id + 7, tok, 2, false); /* unknown: nothing happens */
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_NOTHING);
+    assert_false(bell(f->t));
+    target_tokens(f->t, id, tok, 2, false);
+    target_tokens(f->t, id + 7, tok, 2, false); /* unknown: nothing happens */
     assert_int_equal(router_requests(f->r, rs, 2), 1);
     assert_int_equal(rs[0].n_out, 2);
     assert_string_equal(rs[0].label, "req");
     assert_true(rs[0].ttft_us >= 0);
-    router_finish(f->r, id, &fin);
-    router_finish(f->r, id, &fin);
+    target_finish(f->t, id, &fin);
+    target_finish(f->t, id, &fin);
     router_cancel(f->r, id);
     assert_int_equal(s.tokens, 2);
     assert_int_equal(s.finishes, 1);
     assert_int_equal(s.reason, FINISH_LENGTH);
-    assert_int_equal(router_take(f->r, &add, &got), ROUTER_NOTHING);
-    assert_int_equal(router_live(f->r, NULL), 0);
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_NOTHING);
+    assert_int_equal(router_live(f->r), 0);
 }
 
 static void cancels(void **state)
@@ -158,18 +178,18 @@ static void cancels(void **state)
 
     assert_int_equal(router_submit(f->r, f->m, g, 2, ids, &e), 0);
     router_cancel(f->r, ids[0]); /* before the engine hears of it */
-    assert_int_equal(router_take(f->r, &add, &got), ROUTER_ADD);
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_ADD);
     assert_int_equal(got, ids[1]);
     assert_int_equal(add.params.group, ids[0]);
     assert_int_equal(s[0].finishes, 1);
     assert_int_equal(s[0].reason, FINISH_ABORT);
     router_cancel(f->r, ids[1]);
     router_cancel(f->r, ids[1]);
-    assert_int_equal(router_take(f->r, &add, &got), ROUTER_CANCEL);
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_CANCEL);
     assert_int_equal(got, ids[1]);
-    assert_int_equal(router_take(f->r, &add, &got), ROUTER_NOTHING);
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_NOTHING);
     assert_int_equal(s[1].finishes, 0);
-    router_finish(f->r, ids[1], &fin);
+    target_finish(f->t, ids[1], &fin);
     assert_int_equal(s[1].finishes, 1);
 }
 
@@ -184,21 +204,21 @@ static void engine_dies(void **state)
     uint64_t ids[3], got;
 
     assert_int_equal(router_submit(f->r, f->m, g, 3, ids, &e), 0);
-    router_take(f->r, &add, &got);
-    router_tokens(f->r, ids[0], &tok, 1, false);
-    router_take(f->r, &add, &got);
+    target_take(f->t, &add, &got);
+    target_tokens(f->t, ids[0], &tok, 1, false);
+    target_take(f->t, &add, &got);
     router_cancel(f->r, ids[1]);
     set_state(f, INSTANCE_BACKOFF);
     err_set(&why, ERR_UNAVAIL, "gone");
-    router_fail_all(f->r, &why);
+    target_fail_all(f->t, &why);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(s[i].finishes, 1);
         assert_int_equal(s[i].reason, FINISH_ERROR);
         assert_int_equal(s[i].code, ERR_UNAVAIL);
     }
-    router_tokens(f->r, ids[0], &tok, 1, false); /* late */
+    target_tokens(f->t, ids[0], &tok, 1, false); /* late */
     assert_int_equal(s[0].tokens, 1);
-    assert_int_equal(router_take(f->r, &add, &got), ROUTER_NOTHING);
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_NOTHING);
     assert_int_equal(router_submit(f->r, f->m, g, 1, ids, &e), -1);
     assert_int_equal(e.code, ERR_UNAVAIL);
     assert_int_equal(router_retry_after(f->r) >= 4, 1);
@@ -229,7 +249,7 @@ static void refuses(void **state)
     assert_int_equal(router_submit(f->r, f->m, &g, 1, &id, &e), -1);
     assert_int_equal(e.code, ERR_BUSY);
     err_set(&why, ERR_UNAVAIL, "end");
-    router_fail_all(f->r, &why);
+    target_fail_all(f->t, &why);
     router_drain(f->r);
     assert_int_equal(router_submit(f->r, f->m, &g, 1, &id, &e), -1);
     assert_int_equal(e.code, ERR_UNAVAIL);
@@ -248,7 +268,7 @@ static void models(void **state)
     assert_string_equal(e.param, "model");
     assert_non_null(strstr(e.msg, "'m'"));
     assert_int_equal(router_models(f->r, m, 3), 1);
-    router_set_model(f->r, &next, NULL);
+    target_set_model(f->t, &next, NULL);
     assert_string_equal(m[0]->name, "m"); /* the old one lives while it is held */
     router_unref(f->r, m[0]);
     m[0] = router_model(f->r, "", &e);
@@ -273,12 +293,167 @@ static void no_memory(void **state)
         if (rc == 0)
             break;
         assert_int_equal(e.code, ERR_NOMEM);
-        assert_int_equal(router_live(f->r, NULL), 0);
+        assert_int_equal(router_live(f->r), 0);
     }
     assert_int_equal(n, 5); /* two requests of two blocks each */
     err_set(&why, ERR_UNAVAIL, "end");
-    router_fail_all(f->r, &why);
+    target_fail_all(f->t, &why);
     assert_int_equal(s[0].finishes + s[1].finishes, 2);
+}
+
+/* ---- several engines ---- */
+
+static uint64_t submit(struct fix *f, const char *name, struct seen *s)
+{
+    const struct served *m = router_model(f->r, name, NULL);
+    struct gen_submit g = ask(s);
+    uint64_t id = 0;
+    struct err e;
+
+    assert_non_null(m);
+    if (router_submit(f->r, m, &g, 1, &id, &e) < 0)
+        fail_msg("%s", e.msg);
+    router_unref(f->r, m);
+    return id;
+}
+
+static void two_models(void **state)
+{
+    struct fix *f = *state;
+    struct target *t = add_target(f, "1", 1, "n");
+    const struct served *m[3];
+    struct seen a = {0}, b = {0};
+    struct gen_finish fin = {.reason = FINISH_STOP};
+    struct instance_status is[3];
+    struct err e, why;
+    uint64_t ia, ib;
+
+    assert_null(router_model(f->r, NULL, &e));
+    assert_int_equal(e.code, ERR_INVALID);
+    assert_string_equal(e.msg, "which model? this server has 'm', 'n'");
+    assert_null(router_model(f->r, "o", &e));
+    assert_int_equal(e.code, ERR_NOTFOUND);
+    assert_non_null(strstr(e.msg, "'m', 'n'"));
+    assert_int_equal(router_models(f->r, m, 3), 2);
+    assert_string_equal(m[1]->name, "n");
+    assert_string_equal(m[1]->instance, "1");
+    router_unref(f->r, m[0]);
+    router_unref(f->r, m[1]);
+    ia = submit(f, "m", &a);
+    ib = submit(f, "n", &b);
+    assert_int_equal(router_instances(f->r, is, 3), 2);
+    assert_string_equal(is[1].name, "1");
+    assert_int_equal(is[1].live, 1);
+    target_finish(t, ia, &fin); /* not its request */
+    assert_int_equal(a.finishes, 0);
+    err_set(&why, ERR_UNAVAIL, "end");
+    target_fail_all(t, &why); /* and no other's */
+    assert_int_equal(a.finishes, 0);
+    assert_int_equal(b.finishes, 1);
+    target_finish(t, ib, &fin);
+    target_finish(f->t, ia, &fin);
+    assert_int_equal(b.finishes, 1);
+    assert_int_equal(a.finishes, 1);
+    target_free(t);
+    assert_null(router_model(f->r, "n", &e));
+    m[0] = router_model(f->r, NULL, &e); /* one again: it needs no name */
+    assert_non_null(m[0]);
+    router_unref(f->r, m[0]);
+}
+
+/* A new engine beside the old one: it takes what comes once it is ready, the old one
+ * keeps what it has. */
+static void replacement(void **state)
+{
+    struct fix *f = *state;
+    struct target *t = add_target(f, "0", 2, NULL);
+    struct served other = {.name = "m", .n_ctx = 8, .n_vocab = 9};
+    struct seen s[4] = {0};
+    struct gen_submit g = ask(&s[3]);
+    struct gen_finish fin = {.reason = FINISH_STOP};
+    struct err e;
+    uint64_t id[4];
+
+    id[0] = submit(f, NULL, &s[0]); /* the one that loads makes no second model of it */
+    target_set_model(t, f->m, NULL);
+    assert_int_equal(target_live(t, NULL), 0);
+    set_state_of(t, INSTANCE_READY);
+    target_drain(f->t, true);
+    id[1] = submit(f, NULL, &s[1]);
+    assert_int_equal(target_live(f->t, NULL), 1);
+    assert_int_equal(target_live(t, NULL), 1);
+    assert_int_equal(router_ready(f->r, &e), 0);
+    target_finish(f->t, id[0], &fin);
+    target_finish(t, id[1], &fin);
+    target_drain(f->t, false); /* two replicas: the one with less to do */
+    id[0] = submit(f, "m", &s[0]);
+    id[1] = submit(f, "m", &s[1]);
+    assert_int_equal(target_live(f->t, NULL), 1);
+    assert_int_equal(target_live(t, NULL), 1);
+    target_finish(f->t, id[0], &fin);
+    id[2] = submit(f, "m", &s[2]);
+    assert_int_equal(target_live(f->t, NULL), 1);
+    target_finish(f->t, id[2], &fin);
+    target_finish(t, id[1], &fin);
+    /* another file under the same name: ids of the old vocabulary mean nothing there */
+    target_set_model(t, &other, NULL);
+    target_drain(f->t, true);
+    assert_int_equal(router_submit(f->r, f->m, &g, 1, &id[3], &e), -1);
+    assert_int_equal(e.code, ERR_UNAVAIL);
+    assert_non_null(strstr(e.msg, "replaced"));
+    for (int i = 0; i < 3; i++)
+        assert_true(s[i].finishes >= 1);
+    target_free(t);
+}
+
+static void none_at_all(void **state)
+{
+    struct fix *f = *state;
+    struct err e;
+
+    target_free(f->t);
+    f->t = NULL;
+    assert_null(router_model(f->r, NULL, &e));
+    assert_int_equal(e.code, ERR_UNAVAIL);
+    assert_int_equal(router_ready(f->r, &e), -1);
+    assert_string_equal(e.msg, "no instance is configured: no model is served");
+    assert_true(metric_get(f->page, M_READY, 0) == 0);
+}
+
+static void hot_values(void **state)
+{
+    struct fix *f = *state;
+    struct served_hot h = {.temperature = 0.25f, .top_p = 0.5f, .isolate = 1}, got;
+
+    target_set_hot(f->t, &h);
+    router_hot(f->r, f->m, &got);
+    assert_true(got.temperature == 0.25f && got.top_p == 0.5f && got.isolate == 1);
+}
+
+/* What an engine counted is in the sums as long as anybody asks, once. */
+static void pages_of_the_gone(void **state)
+{
+    struct fix *f = *state;
+    struct metric_page *p[8];
+    struct target *t = add_target(f, "1", 1, "n");
+    int n;
+
+    metric_add(target_page(t), M_STEPS, 0, 5);
+    metric_observe(target_page(t), M_ITER_TOK, 3);
+    metric_set(target_page(t), M_RUNNING, 0, 2);
+    n = router_pages_get(f->r, p, 8);
+    assert_int_equal(n, 4);
+    target_free(t);
+    assert_true(metric_get(p[3], M_STEPS, 0) == 5); /* still there, while it is held */
+    assert_true(metric_get(p[1], M_STEPS, 0) == 0);
+    router_pages_put(f->r);
+    n = router_pages_get(f->r, p, 8);
+    assert_int_equal(n, 3);
+    assert_true(metric_get(p[1], M_STEPS, 0) == 5);
+    assert_true(metric_get(p[1], M_ITER_TOK, 0) == 1);
+    assert_true(metric_sum(p[1], M_ITER_TOK) == 3);
+    assert_true(metric_get(p[1], M_RUNNING, 0) == 0);
+    router_pages_put(f->r);
 }
 
 /* ---- many threads ask and cancel while the control thread answers and fails ---- */
@@ -325,22 +500,22 @@ static void act(struct fix *f, uint64_t *seed)
     struct err why;
     uint64_t id;
 
-    switch (router_take(f->r, &add, &id)) {
-    case ROUTER_ADD:
+    switch (target_take(f->t, &add, &id)) {
+    case TARGET_ADD:
         assert_int_equal(add.prompt[0], 1);
-        router_tokens(f->r, id, &tok, 1, false);
+        target_tokens(f->t, id, &tok, 1, false);
         if (test_rand(seed) % 2)
-            router_finish(f->r, id, &fin);
+            target_finish(f->t, id, &fin);
         break;
-    case ROUTER_CANCEL:
-        router_finish(f->r, id, &fin);
+    case TARGET_CANCEL:
+        target_finish(f->t, id, &fin);
         break;
-    case ROUTER_NOTHING:
+    case TARGET_NOTHING:
         if (test_rand(seed) % 64 && atomic_load(&done_threads) < THREADS)
             break;
         set_state(f, INSTANCE_BACKOFF);
         err_set(&why, ERR_UNAVAIL, "gone");
-        router_fail_all(f->r, &why);
+        target_fail_all(f->t, &why);
         set_state(f, INSTANCE_READY);
         break;
     }
@@ -357,7 +532,7 @@ static void threads(void **state)
         askers[i].seed = seed + 1 + (uint64_t)i;
         assert_int_equal(pthread_create(&t[i], NULL, ask_many, &askers[i]), 0);
     }
-    while (atomic_load(&done_threads) < THREADS || router_live(f->r, NULL))
+    while (atomic_load(&done_threads) < THREADS || router_live(f->r))
         act(f, &seed);
     for (int i = 0; i < THREADS; i++) {
         pthread_join(t[i], NULL);
@@ -369,8 +544,9 @@ static void threads(void **state)
 
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 static const struct CMUnitTest tests[] = {
-    T(one_request), T(cancels),   T(engine_dies), T(refuses),
-    T(models),      T(no_memory), T(threads),
+    T(one_request), T(cancels),    T(engine_dies),       T(refuses),
+    T(models),      T(no_memory),  T(two_models),        T(replacement),
+    T(none_at_all), T(hot_values), T(pages_of_the_gone), T(threads),
 };
 
 TEST_MAIN("router", tests)

@@ -1,12 +1,8 @@
 /* tests/unit/test_supervisor.c - an engine that starts, crashes, hangs, says nonsense or
- * will not stop, and what becomes of its requests.
- *
- * The engine is this very program: started with --fd=.. it acts as the first --fake=
- * option says, speaking the real protocol. */
+ * will not stop, and what becomes of its requests. The engine is fake_engine.h. */
 #include "tests/test.h"
 
 #include <dirent.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 
@@ -17,144 +13,18 @@
 #include "base/metric.h"
 #include "daemon/ctrl/router_ctl.h"
 #include "daemon/ctrl/supervisor.h"
+#include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
-#include "daemon/serve/wire.h"
-
-/* ---- the fake engine ---- */
-
-struct fake {
-    struct wire_conn *c;
-    struct metric_page *page;
-    const char *act;
-    uint64_t held[64];
-    int n_held;
-};
-
-static void fake_send(struct fake *f, enum wire_kind kind, const void *p, size_t n)
-{
-    struct wire_part part = {p, n};
-
-    if (wire_send(f->c, kind, &part, 1, NULL) < 0)
-        _exit(9);
-}
-
-static void fake_finish(struct fake *f, uint64_t id, enum finish_reason why, int n_out)
-{
-    struct wire_finish w = {.id = id, .reason = (int32_t)why, .n_out = n_out};
-
-    if (why == FINISH_ERROR) {
-        w.code = ERR_BUSY;
-        snprintf(w.msg, sizeof(w.msg), "the queue is full");
-    }
-    fake_send(f, WIRE_FINISH, &w, sizeof(w));
-}
-
-static void fake_add(struct fake *f, const struct wire_add *a)
-{
-    struct step_token tok = {.id = 7};
-    int n = !strcmp(f->act, "hold") ? 1 : a->params.max_tokens;
-
-    if (!strcmp(f->act, "refuse")) {
-        fake_finish(f, a->params.id, FINISH_ERROR, 0);
-        return;
-    }
-    for (int i = 0; i < n; i++)
-        wire_send_tokens(f->c, a->params.id, false, &tok, 1, NULL);
-    if (!strcmp(f->act, "hold")) {
-        f->held[f->n_held++ % 64] = a->params.id;
-        return;
-    }
-    metric_add(f->page, M_STEPS, 0, 1);
-    fake_finish(f, a->params.id, FINISH_LENGTH, n);
-}
-
-static void fake_frame(struct fake *f, enum wire_kind kind, const void *p, size_t n)
-{
-    struct wire_add a;
-    uint64_t id;
-
-    if (kind == WIRE_ADD && wire_parse_add(p, n, &a, NULL) < 0)
-        _exit(7);
-    if (kind == WIRE_ADD)
-        fake_add(f, &a);
-    else if (kind == WIRE_CANCEL && wire_parse(WIRE_CANCEL, p, n, &id, NULL) == 0)
-        fake_finish(f, id, FINISH_ABORT, 1);
-    else if (kind == WIRE_STOP && strcmp(f->act, "deaf"))
-        _exit(0);
-}
-
-static void fake_run(struct fake *f)
-{
-    int rc = 0;
-
-    while (rc != 1 && rc != -1) {
-        struct pollfd p = {wire_conn_fd(f->c), POLLIN, 0};
-        enum wire_kind kind;
-        const void *at;
-        size_t n;
-
-        if (wire_wants_write(f->c))
-            p.events |= POLLOUT;
-        poll(&p, 1, -1);
-        wire_flush(f->c, NULL);
-        rc = wire_fill(f->c, NULL);
-        while (wire_next(f->c, &kind, &at, &n, NULL) == 1)
-            fake_frame(f, kind, at, n);
-    }
-    _exit(0);
-}
-
-static void fake_hang(void)
-{
-    for (;;)
-        pause();
-}
-
-static void fake_main(int argc, char **argv)
-{
-    struct wire_hello hello = {WIRE_VERSION, (uint32_t)getpid()};
-    struct wire_loading loading = {0.5};
-    struct wire_ready ready = {.n_ctx = 64, .n_vocab = 8, .load_us = 1000};
-    struct wire_fail fail = {ERR_NOFIT, "it needs 9 GiB and there are 8"};
-    struct fake f = {.act = "echo"};
-
-    for (int i = 1; i < argc; i++)
-        if (!strncmp(argv[i], "--fake=", 7))
-            f.act = argv[i] + 7;
-    f.c = wire_conn_new(3, 64 << 20);
-    if (metric_page_map(metrics_defs, METRICS_N, 4, &f.page, NULL) < 0)
-        _exit(8);
-    if (!strcmp(f.act, "exit"))
-        _exit(3);
-    if (!strcmp(f.act, "silent"))
-        fake_hang();
-    fake_send(&f, WIRE_HELLO, &hello, sizeof(hello));
-    if (!strcmp(f.act, "fail")) {
-        fake_send(&f, WIRE_FAIL, &fail, sizeof(fail));
-        _exit(1);
-    }
-    fake_send(&f, WIRE_LOADING, &loading, sizeof(loading));
-    if (!strcmp(f.act, "lame"))
-        fake_hang();
-    metric_set(f.page, M_RUNNING, 0, 5);
-    fake_send(&f, WIRE_READY, &ready, sizeof(ready));
-    if (!strcmp(f.act, "garbage"))
-        if (write(3, "this is no frame at all", 23) == 23)
-            fake_hang();
-    if (!strcmp(f.act, "hangup")) {
-        close(3);
-        fake_hang();
-    }
-    fake_run(&f);
-}
+#include "tests/unit/fake_engine.h"
 
 /* ---- the fixture ---- */
 
 struct fix {
     struct loop *l;
     struct router *r;
+    struct target *t;
     struct supervisor *s;
-    struct metric_page *page, *engine;
+    struct metric_page *page;
     struct supervisor_cfg cfg;
     int page_fd, ready;
     char fake[32], *args[1];
@@ -184,22 +54,20 @@ static void on_ready(void *arg, const struct served *m)
 static int set_up(void **state)
 {
     struct fix *f = calloc(1, sizeof(*f));
-    struct router_cfg rc = {.instance = "0", .max_live = 100000};
+    struct target_cfg tc = {"0", 1, 100000, NULL};
     struct err e;
 
     n_opens = n_bad_opens = 0;
     metric_page_new(metrics_defs, METRICS_N, NULL, &f->page, &e);
-    metric_page_new(metrics_defs, METRICS_N, &f->page_fd, &f->engine, &e);
-    rc.page = f->page;
-    rc.engine_page = f->engine;
-    if (loop_new(&f->l, &e) < 0 || router_new(&rc, &f->r, &e) < 0)
+    metric_page_new(metrics_defs, METRICS_N, &f->page_fd, &tc.page, &e);
+    if (loop_new(&f->l, &e) < 0 || router_new(f->page, &f->r, &e) < 0 ||
+        target_new(f->r, &tc, &f->t, &e) < 0)
         return -1;
     f->args[0] = f->fake;
     f->cfg = (struct supervisor_cfg){
         .loop = f->l,
-        .router = f->r,
+        .target = f->t,
         .page = f->page,
-        .engine_page = f->engine,
         .engine_page_fd = f->page_fd,
         .instance = "0",
         .model_path = "/models/file.gguf",
@@ -225,10 +93,10 @@ static int tear_down(void **state)
     struct fix *f = *state;
 
     supervisor_free(f->s);
+    target_free(f->t);
     router_free(f->r);
     loop_free(f->l);
     metric_page_free(f->page);
-    metric_page_free(f->engine);
     close(f->page_fd);
     free(f);
     return 0;
@@ -325,8 +193,11 @@ static void serves_and_stops(void **state)
     UNTIL(f, s.finishes);
     assert_int_equal(s.tokens, 3);
     assert_int_equal(s.reason, FINISH_LENGTH);
-    supervisor_stop(f->s);
+    supervisor_stop(f->s, NULL, NULL);
     UNTIL(f, supervisor_stopped(f->s));
+    /* one request: the generation that warms it is counted nowhere */
+    assert_true(metric_get(target_page(f->t), M_STEPS, 0) == 1);
+    assert_true(metric_get(target_page(f->t), M_ITER_TOK, 0) == 1);
     assert_true(metric_get(f->page, M_ENGINE_FAILURES, 0) == 0);
     assert_true(metric_get(f->page, M_ENGINE_STARTS, 0) == 1);
 }
@@ -412,6 +283,7 @@ static void failures_while_starting(void **state)
         {"fail", "it needs 9 GiB", INSTANCE_FAILED},
         {"silent", "said nothing for 0.2 s", INSTANCE_FAILED},
         {"lame", "not got on for 0.2 s", INSTANCE_FAILED},
+        {"cold", "its first generation failed: the queue is full", INSTANCE_FAILED},
         {"garbage", "not a message", INSTANCE_BACKOFF},
         {"hangup", "closed its connection", INSTANCE_BACKOFF},
     };
@@ -495,15 +367,49 @@ static void drains(void **state)
     start(f, "hold");
     until_state(f, INSTANCE_READY);
     id = ask(f, &s);
-    supervisor_drain(f->s);
+    supervisor_drain(f->s, true);
     assert_int_equal(status(f).state, INSTANCE_DRAINING);
     assert_int_equal(router_ready(f->r, &e), -1);
     UNTIL(f, s.tokens);
     router_cancel(f->r, id);
     UNTIL(f, s.finishes);
     assert_int_equal(s.reason, FINISH_ABORT);
-    supervisor_stop(f->s);
+    supervisor_stop(f->s, NULL, NULL);
     UNTIL(f, supervisor_stopped(f->s));
+}
+
+static void drain_ends(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+    struct err e;
+
+    start(f, "echo");
+    supervisor_drain(f->s, true); /* while it loads: it is drained when it is ready */
+    until_state(f, INSTANCE_DRAINING);
+    assert_int_equal(router_ready(f->r, &e), -1);
+    assert_non_null(strstr(e.msg, "draining"));
+    supervisor_drain(f->s, false);
+    assert_int_equal(router_ready(f->r, &e), 0);
+    ask(f, &s);
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.reason, FINISH_LENGTH);
+}
+
+static void last_lines_are_kept(void **state)
+{
+    struct fix *f = *state;
+    const char *lines, *last;
+
+    f->cfg.backoff_us = 60000000;
+    start(f, "noisy");
+    until_state(f, INSTANCE_FAILED);
+    lines = supervisor_lines(f->s);
+    last = strrchr(lines, '\n');
+    assert_string_equal(last, "\nno newline at the end");
+    assert_non_null(strstr(lines, "line 29\n"));
+    assert_null(strstr(lines, "line 10\n")); /* the last twenty */
+    assert_non_null(strstr(lines, "line 11\n"));
 }
 
 static void deaf_engine_is_killed_at_stop(void **state)
@@ -514,7 +420,7 @@ static void deaf_engine_is_killed_at_stop(void **state)
     f->cfg.stop_us = 100000;
     start(f, "deaf");
     until_state(f, INSTANCE_READY);
-    supervisor_stop(f->s);
+    supervisor_stop(f->s, NULL, NULL);
     UNTIL(f, supervisor_stopped(f->s));
     assert_int_equal(s.finishes, 0);
 }
@@ -524,13 +430,13 @@ static void stop_while_opening_and_waiting(void **state)
     struct fix *f = *state;
 
     start(f, "silent");
-    supervisor_stop(f->s); /* the loader is at work */
+    supervisor_stop(f->s, NULL, NULL); /* the loader is at work */
     UNTIL(f, supervisor_stopped(f->s));
     supervisor_free(f->s);
     f->cfg.backoff_us = 60000000;
     start(f, "exit");
     until_state(f, INSTANCE_FAILED);
-    supervisor_stop(f->s);
+    supervisor_stop(f->s, NULL, NULL);
     assert_true(supervisor_stopped(f->s));
 }
 
@@ -579,6 +485,8 @@ static const struct CMUnitTest tests[] = {
     T(unreadable_model),
     T(stuck_is_killed),
     T(drains),
+    T(drain_ends),
+    T(last_lines_are_kept),
     T(deaf_engine_is_killed_at_stop),
     T(stop_while_opening_and_waiting),
     T(many_large_requests),
@@ -586,7 +494,6 @@ static const struct CMUnitTest tests[] = {
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && !strncmp(argv[1], "--fd=", 5))
-        fake_main(argc, argv);
+    fake_engine_main(argc, argv);
     return test_main(argc, argv, "supervisor", tests, sizeof(tests) / sizeof(tests[0]));
 }

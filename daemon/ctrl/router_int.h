@@ -1,0 +1,81 @@
+/* daemon/ctrl/router_int.h - what router.c, router_show.c and target.c share. Not for
+ * others. Everything in struct router and struct target is under router.lock, unless its
+ * line says otherwise. */
+#ifndef CTRL_ROUTER_INT_H
+#define CTRL_ROUTER_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/list.h"
+#include "daemon/ctrl/router.h"
+#include "daemon/serve/wire.h"
+
+struct queue;
+
+enum { ROUTER_BUCKETS = 1024 };
+
+/* A model as one engine serves it. */
+struct model_box {
+    struct served pub; /* first: what callers hold */
+    struct tokenizer *tok;
+    atomic_int refs;
+};
+
+struct req {
+    struct list link;   /* in its bucket */
+    struct list outbox; /* in target.outbox while an order waits */
+    struct target *target;
+    uint64_t id;
+    struct gen_sink sink;
+    struct wire_add add; /* its arrays are freed once they were taken */
+    char label[72], model[128];
+    int n_prompt, n_out, max_tokens;
+    int64_t left;               /* tokens that it may still cost: prompt and answer */
+    int64_t start_us, first_us; /* first_us: -1 before the first token */
+    bool sent, cancelled;
+};
+
+/* A page outlives its target while somebody reads pages. */
+struct page_box {
+    struct list link; /* in router.pages */
+    struct metric_page *page;
+    bool dead;
+};
+
+struct target {
+    struct list link; /* in router.targets */
+    struct router *r;
+    struct list outbox;
+    struct model_box *model; /* NULL until the engine was ready once */
+    struct served_hot hot;
+    struct instance_status st;
+    struct page_box *page;
+    int n_live, n_sent, max_live;
+    int64_t load; /* sum of left */
+    bool draining;
+
+    struct queue *bell; /* any thread */
+    struct req *taken;  /* of the last target_take; control thread */
+};
+
+struct router {
+    pthread_mutex_t lock;
+    struct list bucket[ROUTER_BUCKETS], targets, pages;
+    uint64_t next_id;
+    int n_readers; /* of pages */
+    bool draining;
+    struct metric_page *page; /* the daemon's */
+    struct metric_page *past; /* what the engines that went away have counted */
+};
+
+struct req *router_find(struct router *r, uint64_t id);
+/* Out of the table; the caller owns it. */
+void router_leave(struct router *r, struct req *q);
+void router_req_free(struct req *q); /* NULL allowed */
+/* Why the target takes no request now; 0 when it does. */
+int router_not_ready(const struct target *t, struct err *e);
+/* Fold pages of targets that are gone into `past`, once nobody reads. */
+void router_sweep(struct router *r);
+
+#endif

@@ -1,0 +1,187 @@
+/* daemon/ctrl/router_show.c - copies of what the router knows, for status and scrapes.
+ *
+ * Under the lock for as long as the copy takes. Pages are not copied: who renders them
+ * holds them, and a page whose engine has gone is folded into `past` when nobody does, so
+ * that no sum ever counts it twice or goes back. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/metric.h"
+#include "daemon/ctrl/router_int.h"
+#include "daemon/serve/metrics.h"
+
+enum { RETRY_MAX_S = 30 };
+
+const char *instance_state_name(enum instance_state s)
+{
+    static const char *const names[] = {
+#define X(id, text) text,
+        INSTANCE_STATE_MAP(X)
+#undef X
+    };
+    return (unsigned)s < INSTANCE_STATE_COUNT ? names[s] : "unknown";
+}
+
+/* The target that tells best why nothing answers: one that is not on its way out. */
+static struct target *spokesman(struct router *r)
+{
+    struct target *best = NULL;
+
+    list_for(it, &r->targets)
+    {
+        struct target *t = list_entry(it, struct target, link);
+        if (router_not_ready(t, NULL) == 0)
+            return t;
+        if (!best || (best->draining && !t->draining))
+            best = t;
+    }
+    return best;
+}
+
+int router_ready(struct router *r, struct err *e)
+{
+    struct target *t;
+    int rc;
+
+    pthread_mutex_lock(&r->lock);
+    t = spokesman(r);
+    if (t)
+        rc = router_not_ready(t, e);
+    else if (r->draining)
+        rc = err_set(e, ERR_UNAVAIL, "the server is stopping and takes no new requests");
+    else
+        rc = err_set(e, ERR_UNAVAIL, "no instance is configured: no model is served");
+    pthread_mutex_unlock(&r->lock);
+    return rc;
+}
+
+int router_retry_after(struct router *r)
+{
+    const struct instance_status *st;
+    struct target *t;
+    int64_t left;
+    int s = 1;
+
+    pthread_mutex_lock(&r->lock);
+    t = spokesman(r);
+    st = t ? &t->st : NULL;
+    left = st ? st->retry_at_us - clock_now_us(clock_real()) : 0;
+    if (r->draining || !t || st->state == INSTANCE_STOPPED)
+        s = RETRY_MAX_S;
+    else if (st->state == INSTANCE_BACKOFF || st->state == INSTANCE_FAILED)
+        s = left > 0 ? (int)(left / 1000000) + 2 : 2; /* and the time to load */
+    else if (st->state == INSTANCE_LOADING)
+        s = 2;
+    pthread_mutex_unlock(&r->lock);
+    return s < RETRY_MAX_S ? s : RETRY_MAX_S;
+}
+
+static void describe_target(const struct target *t, struct instance_status *ret)
+{
+    const struct metric_page *p = t->page->page;
+
+    *ret = t->st;
+    ret->live = t->n_live;
+    if ((t->draining || t->r->draining) && ret->state == INSTANCE_READY)
+        ret->state = INSTANCE_DRAINING;
+    ret->running = (int)metric_get(p, M_RUNNING, 0);
+    ret->waiting = (int)metric_get(p, M_WAITING, 0);
+    ret->kv_used = (int)metric_get(p, M_KV_BLOCKS_USED, 0);
+    ret->kv_cached = (int)metric_get(p, M_KV_BLOCKS_CACHED, 0);
+}
+
+int router_instances(struct router *r, struct instance_status *ret, int max)
+{
+    int n = 0;
+
+    pthread_mutex_lock(&r->lock);
+    list_for(it, &r->targets)
+    {
+        if (n < max)
+            describe_target(list_entry(it, struct target, link), &ret[n++]);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+static void describe(const struct req *q, int64_t now, struct request_status *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->id = q->id;
+    memcpy(out->label, q->label, sizeof(out->label));
+    memcpy(out->model, q->model, sizeof(out->model));
+    memcpy(out->instance, q->target->st.name, sizeof(out->instance));
+    out->n_prompt = q->n_prompt;
+    out->n_out = q->n_out;
+    out->max_tokens = q->max_tokens;
+    out->age_us = now - q->start_us;
+    out->ttft_us = q->first_us < 0 ? -1 : q->first_us - q->start_us;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct request_status *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+int router_requests(struct router *r, struct request_status *ret, int max)
+{
+    int64_t now = clock_now_us(clock_real());
+    int n = 0;
+
+    pthread_mutex_lock(&r->lock);
+    for (int i = 0; i < ROUTER_BUCKETS && n < max; i++)
+        list_for(it, &r->bucket[i])
+        {
+            if (n < max)
+                describe(list_entry(it, struct req, link), now, &ret[n++]);
+        }
+    pthread_mutex_unlock(&r->lock);
+    qsort(ret, (size_t)n, sizeof(*ret), by_id);
+    return n;
+}
+
+int router_pages_get(struct router *r, struct metric_page **ret, int max)
+{
+    int n = 0;
+
+    pthread_mutex_lock(&r->lock);
+    r->n_readers++;
+    if (n < max)
+        ret[n++] = r->page;
+    if (n < max)
+        ret[n++] = r->past;
+    list_for(it, &r->pages)
+    {
+        if (n < max)
+            ret[n++] = list_entry(it, struct page_box, link)->page;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+void router_pages_put(struct router *r)
+{
+    pthread_mutex_lock(&r->lock);
+    r->n_readers--;
+    router_sweep(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void router_sweep(struct router *r)
+{
+    if (r->n_readers)
+        return;
+    list_for_safe(it, next, &r->pages)
+    {
+        struct page_box *b = list_entry(it, struct page_box, link);
+        if (!b->dead)
+            continue;
+        list_del(&b->link);
+        metric_page_fold(r->past, b->page);
+        metric_page_free(b->page);
+        free(b);
+    }
+}

@@ -1,0 +1,275 @@
+/* daemon/ctrl/target.c - between the table of requests and one engine. See router.c. */
+#include "daemon/ctrl/target.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "base/queue.h"
+#include "daemon/ctrl/router_int.h"
+#include "daemon/serve/metrics.h"
+
+int target_new(struct router *r, const struct target_cfg *cfg, struct target **ret,
+               struct err *e)
+{
+    struct target *t = xcalloc(1, sizeof(*t));
+
+    if (queue_new(1, &t->bell, e) < 0) {
+        free(t);
+        return -1;
+    }
+    t->r = r;
+    list_init(&t->outbox);
+    t->max_live = cfg->max_live;
+    t->hot = (struct served_hot){.temperature = 1, .top_p = 1};
+    snprintf(t->st.name, sizeof(t->st.name), "%s", cfg->instance);
+    t->st.generation = cfg->generation;
+    t->st.since_us = clock_now_us(clock_real());
+    t->page = xcalloc(1, sizeof(*t->page));
+    t->page->page = cfg->page;
+    pthread_mutex_lock(&r->lock);
+    list_push(&r->targets, &t->link);
+    list_push(&r->pages, &t->page->link);
+    pthread_mutex_unlock(&r->lock);
+    *ret = t;
+    return 0;
+}
+
+/* The metric says whether any engine answers. Under the lock. */
+static void tell_ready(struct router *r)
+{
+    bool ready = false;
+
+    list_for(it, &r->targets) ready |=
+        router_not_ready(list_entry(it, struct target, link), NULL) == 0;
+    metric_set(r->page, M_READY, 0, ready);
+}
+
+void target_free(struct target *t)
+{
+    struct router *r;
+
+    if (!t)
+        return;
+    r = t->r;
+    pthread_mutex_lock(&r->lock);
+    list_del(&t->link);
+    t->page->dead = true;
+    router_sweep(r);
+    tell_ready(r);
+    pthread_mutex_unlock(&r->lock);
+    router_unref(r, t->model ? &t->model->pub : NULL);
+    while (queue_pop(t->bell))
+        continue;
+    queue_free(t->bell);
+    router_req_free(t->taken);
+    free(t);
+}
+
+struct metric_page *target_page(const struct target *t) { return t->page->page; }
+
+int target_fd(const struct target *t) { return queue_fd(t->bell); }
+
+/* Next request with an order, off the outbox. */
+static struct req *next_order(struct target *t, bool *ret_was_sent)
+{
+    struct req *q = NULL;
+
+    pthread_mutex_lock(&t->r->lock);
+    if (!list_empty(&t->outbox)) {
+        q = list_entry(t->outbox.next, struct req, outbox);
+        list_del(&q->outbox);
+        *ret_was_sent = q->sent;
+        if (!q->sent && q->cancelled) {
+            router_leave(t->r, q);
+        } else if (!q->sent) {
+            q->sent = true;
+            t->n_sent++;
+        }
+    }
+    pthread_mutex_unlock(&t->r->lock);
+    return q;
+}
+
+/* Tell the sink; the request is out of the table. */
+static void end(struct target *t, struct req *q, const struct gen_finish *how)
+{
+    struct gen_finish f = *how;
+
+    f.instance = t->st.name; /* written by this thread only */
+    q->sink.finish(q->sink.arg, &f);
+    router_req_free(q);
+}
+
+/* Cancelled before the engine heard of it. */
+static void abort_unsent(struct target *t, struct req *q)
+{
+    struct gen_finish f = {.reason = FINISH_ABORT, .stop_id = -1};
+
+    f.n_prompt = q->n_prompt;
+    f.queue_us = clock_now_us(clock_real()) - q->start_us;
+    end(t, q, &f);
+}
+
+enum target_order target_take(struct target *t, struct wire_add *ret_add,
+                              uint64_t *ret_id)
+{
+    bool was_sent = false;
+    struct req *q;
+
+    while (queue_pop(t->bell))
+        continue;
+    router_req_free(t->taken);
+    t->taken = NULL;
+    while ((q = next_order(t, &was_sent)) && !was_sent && !q->sent)
+        abort_unsent(t, q);
+    if (!q)
+        return TARGET_NOTHING;
+    *ret_id = q->id;
+    if (was_sent)
+        return TARGET_CANCEL;
+    /* the arrays go to a holder of their own: the request may end before the next call */
+    t->taken = xcalloc(1, sizeof(*t->taken));
+    t->taken->add = q->add;
+    q->add.prompt = q->add.stops = NULL;
+    q->add.biases = NULL;
+    *ret_add = t->taken->add;
+    return TARGET_ADD;
+}
+
+static struct req *find_own(struct target *t, uint64_t id)
+{
+    struct req *q = router_find(t->r, id);
+
+    return q && q->target == t ? q : NULL;
+}
+
+void target_tokens(struct target *t, uint64_t id, const struct step_token *toks, int n,
+                   bool scored)
+{
+    struct gen_sink sink = {0};
+    struct req *q;
+
+    pthread_mutex_lock(&t->r->lock);
+    q = find_own(t, id);
+    if (q) {
+        sink = q->sink;
+        if (!scored) {
+            int64_t done = q->n_out ? n : n + q->n_prompt;
+
+            done = done < q->left ? done : q->left;
+            q->left -= done;
+            t->load -= done;
+            q->n_out += n;
+            if (q->first_us < 0)
+                q->first_us = clock_now_us(clock_real());
+        }
+    }
+    pthread_mutex_unlock(&t->r->lock);
+    if (q)
+        sink.tokens(sink.arg, toks, n, scored);
+}
+
+void target_finish(struct target *t, uint64_t id, const struct gen_finish *f)
+{
+    struct req *q;
+
+    pthread_mutex_lock(&t->r->lock);
+    q = find_own(t, id);
+    if (q)
+        router_leave(t->r, q);
+    pthread_mutex_unlock(&t->r->lock);
+    if (q)
+        end(t, q, f);
+}
+
+/* Any request of the target, out of the table. */
+static struct req *leave_any(struct target *t)
+{
+    struct req *q = NULL;
+
+    pthread_mutex_lock(&t->r->lock);
+    for (int i = 0; i < ROUTER_BUCKETS && !q && t->n_live; i++)
+        list_for(it, &t->r->bucket[i])
+        {
+            q = list_entry(it, struct req, link);
+            if (q->target == t)
+                break;
+            q = NULL;
+        }
+    if (q)
+        router_leave(t->r, q);
+    pthread_mutex_unlock(&t->r->lock);
+    return q;
+}
+
+void target_fail_all(struct target *t, const struct err *why)
+{
+    struct gen_finish f = {.reason = FINISH_ERROR, .stop_id = -1, .error = why};
+    struct req *q;
+
+    while ((q = leave_any(t))) {
+        f.n_prompt = q->n_prompt;
+        f.n_out = q->n_out;
+        end(t, q, &f);
+    }
+}
+
+int target_live(struct target *t, int *ret_sent)
+{
+    int n;
+
+    pthread_mutex_lock(&t->r->lock);
+    n = t->n_live;
+    if (ret_sent)
+        *ret_sent = t->n_sent;
+    pthread_mutex_unlock(&t->r->lock);
+    return n;
+}
+
+void target_set_model(struct target *t, const struct served *m, struct tokenizer *tok)
+{
+    struct model_box *b = xcalloc(1, sizeof(*b)), *old;
+
+    b->pub = *m;
+    memcpy(b->pub.instance, t->st.name, sizeof(b->pub.instance));
+    b->pub.tok = tok;
+    b->tok = tok;
+    atomic_init(&b->refs, 1);
+    pthread_mutex_lock(&t->r->lock);
+    old = t->model;
+    t->model = b;
+    pthread_mutex_unlock(&t->r->lock);
+    router_unref(t->r, old ? &old->pub : NULL);
+}
+
+void target_set_status(struct target *t, const struct instance_status *s)
+{
+    struct instance_status st = *s;
+
+    memcpy(st.name, t->st.name, sizeof(st.name));
+    st.generation = t->st.generation;
+    pthread_mutex_lock(&t->r->lock);
+    t->st = st;
+    tell_ready(t->r);
+    pthread_mutex_unlock(&t->r->lock);
+}
+
+void target_set_hot(struct target *t, const struct served_hot *hot)
+{
+    pthread_mutex_lock(&t->r->lock);
+    t->hot = *hot;
+    pthread_mutex_unlock(&t->r->lock);
+}
+
+void target_drain(struct target *t, bool on)
+{
+    pthread_mutex_lock(&t->r->lock);
+    t->draining = on;
+    tell_ready(t->r);
+    pthread_mutex_unlock(&t->r->lock);
+}

@@ -1,0 +1,54 @@
+/* daemon/ctrl/target.h - one engine as the router sees it; the control thread's side.
+ *
+ * HTTP threads leave orders (add, cancel) under the router's lock and ring the target's
+ * bell; the control thread takes them in order, hands them to the engine and brings back
+ * what the engine says. A request holds its target from submit to finish. Everything here
+ * is called by the control thread only; sinks are called from here without the lock, so
+ * they may call the router. */
+#ifndef CTRL_TARGET_H
+#define CTRL_TARGET_H
+
+#include "daemon/ctrl/router.h"
+
+struct target;
+struct wire_add;
+
+struct target_cfg {
+    const char *instance; /* its name */
+    int generation;
+    int max_live;             /* requests at once; more are BUSY */
+    struct metric_page *page; /* the engine's; taken when target_new succeeds */
+};
+
+int target_new(struct router *r, const struct target_cfg *cfg, struct target **ret,
+               struct err *e);
+/* Every request must have had its finish. What the engine counted stays in the sums. */
+void target_free(struct target *t);
+struct metric_page *target_page(const struct target *t);
+
+/* Readable when there are orders. */
+int target_fd(const struct target *t);
+enum target_order { TARGET_NOTHING, TARGET_ADD, TARGET_CANCEL };
+/* The next order; *add lives until the next call. */
+enum target_order target_take(struct target *t, struct wire_add *ret_add,
+                              uint64_t *ret_id);
+/* Unknown ids, and those of another target, are normal (a late word about a request that
+ * was failed) and do nothing. */
+void target_tokens(struct target *t, uint64_t id, const struct step_token *toks, int n,
+                   bool scored);
+void target_finish(struct target *t, uint64_t id, const struct gen_finish *f);
+/* Every request of this target gets FINISH_ERROR with this error. */
+void target_fail_all(struct target *t, const struct err *why);
+/* Requests without a finish, and how many of them the engine knows. */
+int target_live(struct target *t, int *ret_sent);
+
+/* The model as served from now on; takes tok (NULL in tests). m->tok and m->instance are
+ * ignored. */
+void target_set_model(struct target *t, const struct served *m, struct tokenizer *tok);
+/* State, figures and last error; read by all snapshots. Name and generation stay. */
+void target_set_status(struct target *t, const struct instance_status *s);
+void target_set_hot(struct target *t, const struct served_hot *hot);
+/* While on, it gets no new requests; does not end those that run. */
+void target_drain(struct target *t, bool on);
+
+#endif
