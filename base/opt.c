@@ -16,8 +16,7 @@ static size_t least3(size_t a, size_t b, size_t c)
     return a < c ? a : c;
 }
 
-/* Edit distance of short names; longer ones count as far apart. */
-static size_t distance(const char *a, size_t na, const char *b, size_t nb)
+size_t opt_distance(const char *a, size_t na, const char *b, size_t nb)
 {
     size_t row[65];
 
@@ -44,7 +43,7 @@ static int unknown(const struct opt_def *defs, int n, const char *name, size_t l
     int at = -1;
 
     for (int i = 0; i < n; i++) {
-        size_t d = distance(name, len, defs[i].name, strlen(defs[i].name));
+        size_t d = opt_distance(name, len, defs[i].name, strlen(defs[i].name));
         if (d < best) {
             best = d;
             at = i;

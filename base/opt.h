@@ -33,5 +33,7 @@ int opt_parse(const struct opt_def *defs, int n, int argc, char **argv, void *ta
 void opt_help(const struct opt_def *defs, int n, struct buf *out);
 /* The same rows as a man page fragment (roff .TP entries). */
 void opt_man(const struct opt_def *defs, int n, struct buf *out);
+/* Edit distance, for "did you mean"; names of over 64 bytes count as far apart. */
+size_t opt_distance(const char *a, size_t na, const char *b, size_t nb);
 
 #endif

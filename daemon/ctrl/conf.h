@@ -151,9 +151,11 @@ char *conf_text_rebase(const char *base, const char *mine, const char *theirs,
                        struct err *e);
 
 /* ---- the rows as documentation ---- */
-/* i-th path pattern with its help, for completion and tests; NULL past the last. */
+/* i-th path pattern with its help, for completion and tests; false past the last. def is
+ * NULL where a value must be given. */
 struct conf_row_doc {
-    const char *path, *type, *range, *def, *unit, *help;
+    const char *path, *type, *def, *unit, *help;
+    char range[80]; /* "1..1024", "a|b|c" or what the value is */
     enum conf_class class;
 };
 bool conf_row(int i, struct conf_row_doc *ret);

@@ -19,6 +19,7 @@ OWNERS = {"sqlite3.h": r"state/store\.c", "readline/readline.h": r"ctl/line\.c",
           "expat.h": r"topo/xml\.c", "hwloc.h": r"topo/probe_pci\.c",
           "immintrin.h": r"(kernels/.*_avx(2|512)\.[ch]|base/team\.c)",
           "nettle/sha2.h": r"base/sha256\.c",
+          "yaml.h": r"daemon/ctrl/conf_tree\.c",
           "jansson.h": r"(base/json\.h|base/json\.c)"}
 SLEEPS = re.compile(r"(?<![>.\w])(usleep|nanosleep|clock_nanosleep|sleep|pthread_cond_timedwait|"
                     r"sem_timedwait|epoll_wait|ppoll|poll|select|sigtimedwait|clock_sleep_us)\s*\(")

@@ -1,0 +1,144 @@
+/* daemon/ctrl/conf_check.c - a table of cross-checks, each of which tells all it finds.
+ */
+#include "daemon/ctrl/conf_check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/ctrl/conf_tree.h"
+
+struct check {
+    const struct conf *c;
+    struct tree_node *root;
+    const struct conf_override *over;
+    int n_over;
+    struct conf_faults *faults;
+};
+
+/* Where the path stands, or what of it there is. */
+static struct conf_pos locate(const struct check *k, const char *path)
+{
+    struct tree_at at;
+
+    for (int i = 0; i < k->n_over; i++)
+        if (!strcmp(k->over[i].path, path))
+            return (struct conf_pos){0};
+    tree_find(k->root, path, &at);
+    if (at.at < 0)
+        return (struct conf_pos){0};
+    return *at.rest || at.node->kind != TREE_SCALAR ? at.map->kids[at.at].key->from
+                                                    : at.node->from;
+}
+
+static bool given(const struct check *k, const char *path)
+{
+    struct tree_at at;
+
+    for (int i = 0; i < k->n_over; i++)
+        if (!strcmp(k->over[i].path, path))
+            return true;
+    tree_find(k->root, path, &at);
+    return at.at >= 0 && !*at.rest;
+}
+
+#define FAULT(k, pathv, ...) conf_fault((k)->faults, locate(k, pathv), pathv, __VA_ARGS__)
+
+static void must_be_given(const struct check *k)
+{
+    char path[160];
+
+    for (int i = 0; i < k->c->n_models; i++) {
+        snprintf(path, sizeof(path), "models.%s.path", k->c->models[i].name);
+        if (!k->c->models[i].path)
+            FAULT(k, path, "the model has no path");
+    }
+    for (int i = 0; i < k->c->n_instances; i++) {
+        snprintf(path, sizeof(path), "instances.%s.model", k->c->instances[i].name);
+        if (!k->c->instances[i].model)
+            FAULT(k, path, "the instance has no model");
+    }
+}
+
+static void model_is_there(const struct check *k)
+{
+    for (int i = 0; i < k->c->n_instances; i++) {
+        const struct conf_instance *x = &k->c->instances[i];
+        char path[160];
+
+        if (!x->model || !*x->model || conf_model(k->c, x->model))
+            continue;
+        snprintf(path, sizeof(path), "instances.%s.model", x->name);
+        FAULT(k, path, "models has no '%.63s'", x->model);
+    }
+}
+
+/* Whether two instances answer to one id: the same word, or the same file's name. */
+static bool same_id(const struct conf_instance *a, const struct conf_instance *b)
+{
+    if (*a->served_as || *b->served_as)
+        return !strcmp(a->served_as, b->served_as);
+    return a->model && b->model && *a->model && !strcmp(a->model, b->model);
+}
+
+static void one_id_each(const struct check *k)
+{
+    for (int i = 1; i < k->c->n_instances; i++)
+        for (int j = 0; j < i; j++) {
+            const struct conf_instance *a = &k->c->instances[j], *b = a + (i - j);
+            char path[160];
+
+            if (!same_id(a, b))
+                continue;
+            snprintf(path, sizeof(path), "instances.%s.served_as", b->name);
+            FAULT(k, path,
+                  "instance '%s' has the same id in the API; another served_as would be "
+                  "right",
+                  a->name);
+            break;
+        }
+}
+
+static void tls_pair(const struct check *k)
+{
+    const struct conf_listen *l = &k->c->listen;
+
+    if (*l->tls_cert && !*l->tls_key)
+        FAULT(k, "listen.tls_cert", "a certificate needs its key: set listen.tls_key");
+    if (*l->tls_key && !*l->tls_cert)
+        FAULT(k, "listen.tls_key", "a key needs its certificate: set listen.tls_cert");
+    if (*l->tls_cert && !*l->address)
+        FAULT(k, "listen.tls_cert", "TLS, but nothing listens: listen.address is empty");
+}
+
+static void slo_has_targets(const struct check *k)
+{
+    char path[160];
+
+    for (int i = 0; i < k->c->n_instances; i++) {
+        const struct conf_instance *x = &k->c->instances[i];
+
+        snprintf(path, sizeof(path), "instances.%s.slo.attainment", x->name);
+        if (given(k, path) && x->slo.ttft_ms <= 0 && x->slo.tpot_ms <= 0)
+            FAULT(k, path, "a share without a target: set slo.ttft_ms or slo.tpot_ms");
+    }
+    for (int i = 0; i < k->c->n_classes; i++) {
+        const struct conf_class_slo *x = &k->c->classes[i];
+
+        snprintf(path, sizeof(path), "slo_classes.%s", x->name);
+        if (x->slo.ttft_ms <= 0 && x->slo.tpot_ms <= 0)
+            FAULT(k, path, "a class without a target: set ttft_ms or tpot_ms");
+    }
+}
+
+static void (*const checks[])(const struct check *k) = {
+    must_be_given, model_is_there, one_id_each, tls_pair, slo_has_targets,
+};
+
+void conf_check(const struct conf *c, struct tree_node *root,
+                const struct conf_override *over, int n_over, struct conf_faults *faults)
+{
+    struct check k = {c, root, over, n_over, faults};
+
+    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
+        checks[i](&k);
+}
