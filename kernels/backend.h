@@ -199,6 +199,20 @@ struct op_kv_copy {
     struct iview src, dst;
 };
 
+/* Host code in stream order over device memory that the host can reach: what the local
+ * collectives are made of. mem[i] is buf[i] + off[i], of which bytes[i] are there. What
+ * arg points to must stay valid until the stream was synced past it. -1 is a device
+ * fault. A backend whose memory the host cannot reach refuses (UNSUPPORTED). */
+enum { OP_HOST_ARGS = 8, OP_HOST_BUFS = 4 };
+struct op_host {
+    int (*fn)(const struct op_host *o, void *const *mem, struct err *e);
+    uint64_t arg[OP_HOST_ARGS];
+    int n_buf;
+    struct dbuf *buf[OP_HOST_BUFS];
+    size_t off[OP_HOST_BUFS], bytes[OP_HOST_BUFS];
+};
+
+int op_host(struct stream *s, const struct op_host *o, struct err *e);
 int op_embed(struct stream *s, const struct op_embed *o, struct err *e);
 int op_norm(struct stream *s, const struct op_norm *o, struct err *e);
 int op_gather(struct stream *s, const struct op_gather *o, struct err *e);

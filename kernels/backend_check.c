@@ -232,3 +232,19 @@ int check_kv_copy(const struct backend *b, const struct op_kv_copy *o, struct er
         return -1;
     return ck_iview(&c, "dst", &o->dst, (size_t)o->src.n);
 }
+
+int check_host(const struct backend *b, const struct op_host *o, struct err *e)
+{
+    if (!o->fn || o->n_buf < 0 || o->n_buf > OP_HOST_BUFS)
+        return err_set(e, ERR_INTERNAL, "host: no function, or %d buffers", o->n_buf);
+    for (int i = 0; i < o->n_buf; i++) {
+        const struct dbuf *d = o->buf[i];
+
+        if (!d || d->b != b)
+            return err_set(e, ERR_INTERNAL, "host: buffer %d is none of this backend", i);
+        if (o->off[i] > d->bytes || o->bytes[i] > d->bytes - o->off[i])
+            return err_set(e, ERR_INTERNAL, "host: %zu bytes at %zu of a buffer of %zu",
+                           o->bytes[i], o->off[i], d->bytes);
+    }
+    return 0;
+}

@@ -10,6 +10,7 @@
 
 /* The ops, by name: a function, a parameter struct and a table entry each. */
 #define OP_MAP(X)                                                                        \
+    X(host)                                                                              \
     X(embed)                                                                             \
     X(norm)                                                                              \
     X(gather)                                                                            \

@@ -213,6 +213,18 @@ int cpu_op_kv_copy(struct stream *s, const struct op_kv_copy *o, struct err *e)
     return 0;
 }
 
+/* ---- host code in stream order ---- */
+
+int cpu_op_host(struct stream *s, const struct op_host *o, struct err *e)
+{
+    void *mem[OP_HOST_BUFS] = {0};
+
+    (void)s;
+    for (int i = 0; i < o->n_buf; i++)
+        mem[i] = ((struct cpu_dbuf *)o->buf[i])->mem + o->off[i];
+    return o->fn(o, mem, e);
+}
+
 /* ---- portable row kernels ---- */
 
 static void norm_row(float *y, const float *x, const float *w, int n, float eps)
