@@ -31,7 +31,6 @@
 #include "daemon/serve/map.h"
 #include "daemon/serve/metrics.h"
 #include "state/store.h"
-#include "topo/file.h"
 #include "topo/net_watch.h"
 #include "topo/probe_nvml.h"
 
@@ -149,7 +148,6 @@ static void derive_options(struct app *a)
         if (strncmp(a->args[i], "--model=", 8)) /* stands in the model's own row */
             jw_str(&w, a->args[i]);
     jw_arr_end(&w);
-    a->domain = domain_new(o->rack, o->rack_gpu);
 }
 
 /* Fewer connections rather than no start where the system's limit is low. */
@@ -248,49 +246,25 @@ static void on_stop_signal(void *arg, int signo)
     on_drain_tick(a);
 }
 
-static void on_rack_changed(void *arg, const char *what)
+/* Also after a cordon or a measurement; a failed reading was said already. */
+static void on_rack_news(void *arg, const struct err *why)
 {
     struct app *a = arg;
-    struct err e;
 
-    log_warn("rack: %s", what);
-    if (journal_add(a->store, "daemon", "rack.changed", domain_rack(a->domain), "ok", &e,
-                    "%s", what) < 0)
-        log_error("%s", e.msg);
+    if (!why)
+        metric_set(a->page, M_EMULATED, 0, domain_emulated(a->domain));
 }
 
-/* Remember the rack as it is now: the next start is compared with it. */
-static int record_rack(struct app *a, struct err *e)
+static int start_rack(struct app *a, struct err *e)
 {
-    struct domain_view *v = domain_get(a->domain);
-    struct buf json;
-    int rc;
+    const struct domain_cfg c = {.rack = a->opts.rack,
+                                 .gpu = a->opts.rack_gpu,
+                                 .loop = a->loop,
+                                 .store = a->store,
+                                 .news = on_rack_news,
+                                 .arg = a};
 
-    buf_init(&json, 0);
-    topo_to_json(v->graph, &json);
-    rc = inventory_put_rack(a->store, domain_rack(a->domain), json.p, e);
-    buf_done(&json);
-    domain_put(v);
-    return rc;
-}
-
-/* Read or probe the rack and compare it with the last one of the same name. */
-static int load_rack(struct app *a, struct err *e)
-{
-    char *name = NULL, *json = NULL;
-    int had = inventory_rack(a->store, &name, &json, e), rc = -1;
-
-    if (had >= 0) {
-        bool same = had && !strcmp(name, domain_rack(a->domain));
-
-        rc = domain_load(a->domain, same ? json : NULL, on_rack_changed, a, e);
-    }
-    free(name);
-    free(json);
-    if (rc < 0 || record_rack(a, e) < 0)
-        return -1;
-    metric_set(a->page, M_EMULATED, 0, domain_emulated(a->domain));
-    return 0;
+    return domain_new(&c, &a->domain, e) < 0 ? -1 : domain_load(a->domain, e);
 }
 
 static void on_nic(void *arg, enum net_change c, const char *name, const char *what)
@@ -303,8 +277,7 @@ static void on_nic(void *arg, enum net_change c, const char *name, const char *w
                     c == NET_WENT_DOWN || c == NET_LEFT ? "down" : "ok", &e, "%s",
                     what) < 0)
         log_error("%s", e.msg);
-    if (load_rack(a, &e) < 0)
-        log_error("%s; what was known of the rack stays", e.msg);
+    domain_reload(a->domain, what);
 }
 
 /* NICs of this machine matter to a rack that is this machine. */
@@ -317,15 +290,8 @@ static int watch_nics(struct app *a, struct err *e)
 static void on_hangup_signal(void *arg, int signo)
 {
     struct app *a = arg;
-    struct err e;
 
-    log_info("%s: the rack is read again", strsignal(signo));
-    if (load_rack(a, &e) == 0)
-        return;
-    log_error("%s; what was known of the rack stays", e.msg);
-    if (journal_add(a->store, "daemon", "rack.load", domain_rack(a->domain), "failed", &e,
-                    "%s", e.msg) < 0)
-        log_error("%s", e.msg);
+    domain_reload(a->domain, strsignal(signo));
 }
 
 /* ---- start and stop ---- */
@@ -434,7 +400,7 @@ static int start(struct app *a, struct err *e)
 
     a->start_us = clock_now_us(clock_real());
     if (check_descriptors(a, e) < 0 || start_loop(a, e) < 0 || start_store(a, e) < 0 ||
-        start_router(a, e) < 0 || load_rack(a, e) < 0 || watch_nics(a, e) < 0 ||
+        start_router(a, e) < 0 || start_rack(a, e) < 0 || watch_nics(a, e) < 0 ||
         start_supervisor(a, e) < 0 || start_http(a, e) < 0)
         return -1;
     supervisor_start(a->sup);

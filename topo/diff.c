@@ -140,6 +140,11 @@ static void node_changes(struct diff *d)
         for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++)
             if (strcmp(texts[k].from, texts[k].to))
                 changed(d, i, texts[k].what, texts[k].from, texts[k].to);
+        if (x->fabric != y->fabric && x->fabric && y->fabric)
+            changed(d, i, "fabric state", fabric_is_name(x->fabric),
+                    fabric_is_name(y->fabric));
+        if (x->imex != y->imex && x->imex && y->imex)
+            changed(d, i, "IMEX", imex_is_name(x->imex), imex_is_name(y->imex));
         changed_num(d, i, "number", x->index, y->index);
         changed_num(d, i, "NUMA node", x->numa, y->numa);
         changed_num(d, i, "compute capability", x->sm, y->sm);

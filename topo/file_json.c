@@ -89,6 +89,10 @@ static void put_node(struct jw *w, const struct node *n)
             jw_kbool(w, bools[i].key, true);
     if (n->clique != -1)
         jw_kint(w, "clique", n->clique);
+    if (n->fabric != FABRIC_IS_UNKNOWN)
+        jw_kstr(w, "fabric", fabric_is_name(n->fabric));
+    if (n->imex != IMEX_IS_UNKNOWN)
+        jw_kstr(w, "imex", imex_is_name(n->imex));
     if (n->health != HEALTH_UNKNOWN)
         jw_kstr(w, "health", healths[n->health]);
     put_fact(w, "memory_bytes", &n->memory_bytes);
@@ -234,9 +238,11 @@ static int get_texts(const json_t *o, struct node *n, struct err *e)
 static int get_node(json_t *o, const int *hosts, int count, struct node *n, struct err *e)
 {
     static const char *const keys[] = {
-        "kind",      "parent", "name",   "model",        "uuid",  "pci",    "fabric_uuid",
-        "cpus",      "numa",   "sm",     "index",        "mig",   "is_cpu", "gdr",
-        "port_guid", "clique", "health", "memory_bytes", "speed", NULL};
+        "kind",        "parent", "name",      "model",  "uuid",   "pci",
+        "fabric_uuid", "cpus",   "numa",      "sm",     "index",  "mig",
+        "is_cpu",      "gdr",    "port_guid", "clique", "health", "memory_bytes",
+        "speed",       "fabric", "imex",      NULL};
+    const char *fabrics[FABRIC_IS_REFUSED + 1], *imexes[IMEX_IS_READY + 1];
     int64_t v;
     int kind = 0, health = 0;
 
@@ -272,6 +278,13 @@ static int get_node(json_t *o, const int *hosts, int count, struct node *n, stru
         get_word(o, "health", healths, COUNT(healths), &health, e) < 0)
         return -1;
     n->health = health;
+    for (int i = 0; i < COUNT(fabrics); i++)
+        fabrics[i] = fabric_is_name(i);
+    for (int i = 0; i < COUNT(imexes); i++)
+        imexes[i] = imex_is_name(i);
+    if (get_word(o, "fabric", fabrics, COUNT(fabrics), &n->fabric, e) < 0 ||
+        get_word(o, "imex", imexes, COUNT(imexes), &n->imex, e) < 0)
+        return -1;
     if (get_fact(o, "memory_bytes", &n->memory_bytes, e) < 0)
         return -1;
     return get_fact(o, "speed", &n->speed, e);

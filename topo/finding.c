@@ -266,6 +266,33 @@ static void check_cliques(struct check *c)
             first->fabric_uuid, other->name, other->fabric_uuid);
 }
 
+/* Links that are up say nothing of a fabric that is not. */
+static void check_fabric(struct check *c)
+{
+    char who[192];
+
+    for (int i = 0; i < graph_n_nodes(c->g); i++) {
+        const struct node *n = graph_node(c->g, i);
+        if (n->kind == NODE_HOST && n->imex == IMEX_IS_ABSENT)
+            add(c->f, SEVERITY_WARN, FINDING_IMEX, i,
+                "%s has no IMEX channel (/dev/nvidia-caps-imex-channels): its GPUs reach "
+                "none of other hosts over NVLink; is nvidia-imex running, was a channel "
+                "made?",
+                n->name);
+        if (n->kind != NODE_DEVICE || n->fabric == FABRIC_IS_JOINED ||
+            n->fabric <= FABRIC_IS_NONE)
+            continue;
+        label(c, i, who, sizeof(who));
+        if (n->fabric == FABRIC_IS_REFUSED)
+            add(c->f, SEVERITY_BAD, FINDING_FABRIC, i, "%s was refused by its fabric",
+                who);
+        else
+            add(c->f, SEVERITY_WARN, FINDING_FABRIC, i,
+                "%s has not joined its fabric (%s): until then it has no NVLink", who,
+                fabric_is_name(n->fabric));
+    }
+}
+
 static void check_partial(struct check *c, const char *this_host)
 {
     int here = 0;
@@ -455,6 +482,7 @@ struct findings *findings_new(const struct graph *g, const struct graph *baselin
     else
         check_nvlinks(&c);
     check_cliques(&c);
+    check_fabric(&c);
     check_health(&c);
     check_mig(&c);
     check_pci(&c);

@@ -28,6 +28,8 @@ enum severity {
     X(CHANGED, "changed")                                                                \
     X(NIC_FAR, "nic-other-socket")                                                       \
     X(CLIQUE, "clique-differs")                                                          \
+    X(FABRIC, "fabric")                                                                  \
+    X(IMEX, "imex")                                                                      \
     X(PARTIAL, "partial-rack")                                                           \
     X(PCI, "pci-down-trained")                                                           \
     X(MIG, "mig-on")                                                                     \

@@ -73,6 +73,19 @@ static const unsigned parents_of[NODE_KIND_COUNT] = {
     [NODE_NIC] = BIT(NODE_HOST) | BIT(NODE_NUMA) | BIT(NODE_BRIDGE) | BIT(NODE_SWITCH),
 };
 
+const char *fabric_is_name(enum fabric_is f)
+{
+    static const char *const names[] = {"unknown",     "none",   "not started",
+                                        "in progress", "joined", "refused"};
+    return names[f];
+}
+
+const char *imex_is_name(enum imex_is i)
+{
+    static const char *const names[] = {"unknown", "absent", "ready"};
+    return names[i];
+}
+
 const char *node_kind_name(enum node_kind k) { return node_names[k]; }
 const char *link_kind_name(enum link_kind k) { return link_names[k]; }
 

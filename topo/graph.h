@@ -59,6 +59,17 @@ enum fact_source {
     FROM_PROBE
 };
 enum confidence { CONF_UNKNOWN, CONF_ASSUMED, CONF_MEASURED };
+/* A GPU's registration in its NVSwitch fabric, as the driver says. */
+enum fabric_is {
+    FABRIC_IS_UNKNOWN,
+    FABRIC_IS_NONE,
+    FABRIC_IS_NOT_STARTED,
+    FABRIC_IS_IN_PROGRESS,
+    FABRIC_IS_JOINED,
+    FABRIC_IS_REFUSED
+};
+/* Of a host: can it export memory to others of its NVLink domain? */
+enum imex_is { IMEX_IS_UNKNOWN, IMEX_IS_ABSENT, IMEX_IS_READY };
 /* One number with its pedigree. */
 struct fact {
     double v;
@@ -85,6 +96,8 @@ struct node {
     struct fact memory_bytes, speed; /* NIC speed in bytes/s */
     char fabric_uuid[48];            /* NVL72: cluster UUID, "" none or all zero */
     int64_t clique;                  /* -1 unknown */
+    int fabric;                      /* enum fabric_is, of a GPU */
+    int imex;                        /* enum imex_is, of a host */
     char cpus[256];                  /* CPU list of a NUMA node or device, "" unknown */
     char port_guid[48];              /* ports of one card share it */
 };
@@ -131,6 +144,8 @@ int graph_find(const struct graph *g, int host, const char *name); /* -1 none */
 const struct link *graph_link_between(const struct graph *g, int a, int b,
                                       enum link_kind kind);
 const char *node_kind_name(enum node_kind k);
+const char *fabric_is_name(enum fabric_is f); /* "in progress" */
+const char *imex_is_name(enum imex_is i);
 const char *link_kind_name(enum link_kind k);
 /* "GPU 3 (0000:1b:00.0)", "mlx5_4", "cpu2"; with the host's name where there are several.
  */

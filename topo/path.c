@@ -485,6 +485,26 @@ int paths_new(const struct graph *g, struct paths **ret, struct err *e)
     return 0;
 }
 
+int paths_measure(struct paths *p, const struct path_measured *m, int n)
+{
+    int taken = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct path *x = (struct path *)paths_get(p, m[i].a, m[i].b);
+        struct path *y = (struct path *)paths_get(p, m[i].b, m[i].a);
+        if (!x || x == y || x->cls == PATH_DIS || !(m[i].bps > 0))
+            continue;
+        x->bps = m[i].bps;
+        x->latency_us = m[i].latency_us;
+        x->measured = 1;
+        x->spread = m[i].spread;
+        x->measured_ms = m[i].at_ms;
+        *y = *x;
+        taken++;
+    }
+    return taken;
+}
+
 void paths_free(struct paths *p)
 {
     if (!p)
@@ -516,6 +536,12 @@ static void worse(struct path *into, const struct path *p)
         into->latency_us = p->latency_us;
     if (p->hops > into->hops)
         into->hops = p->hops;
+    if (p->degraded > into->degraded)
+        into->degraded = p->degraded;
+    if (p->spread > into->spread)
+        into->spread = p->spread;
+    if (p->measured_ms && (!into->measured_ms || p->measured_ms < into->measured_ms))
+        into->measured_ms = p->measured_ms;
     into->measured = into->measured && p->measured;
 }
 

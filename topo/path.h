@@ -35,12 +35,23 @@ struct path {
     double bps;        /* narrowest link, bytes/s one way; measured where all links are */
     double latency_us; /* sum over the hops */
     int hops;
-    int measured; /* 1 when every link's figure was measured */
-    int degraded; /* links on it that are not healthy */
+    int measured;        /* 1 when every link's figure was measured */
+    int degraded;        /* links on it that are not healthy */
+    double spread;       /* of a figure measured as a pair: (max - min) / median */
+    int64_t measured_ms; /* and when, Unix ms; of a group the oldest; 0 unknown */
 };
 
 int paths_new(const struct graph *g, struct paths **ret, struct err *e);
 void paths_free(struct paths *p);
+/* What copies between two devices really reach, instead of what their links say. Only
+ * before the paths are shared. Pairs that are no ends are passed over; the count of those
+ * that were taken. */
+struct path_measured {
+    int a, b; /* node ids */
+    double bps, spread, latency_us;
+    int64_t at_ms;
+};
+int paths_measure(struct paths *p, const struct path_measured *m, int n);
 /* Between two devices or NICs by node id. */
 const struct path *paths_get(const struct paths *p, int a, int b);
 /* Of a group of n devices in ring order: the worst neighbour pair (ring) or pair (all).

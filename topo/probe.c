@@ -1,14 +1,17 @@
 /* topo/probe.c - see probe.h: runs the probes; probe_merge.c joins what they say. */
 #include "topo/probe.h"
 
+#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/loop.h"
 #include "base/mem.h"
+#include "topo/graph.h"
 #include "topo/nvml_report.h"
 #include "topo/probe_child.h"
 #include "topo/probe_net.h"
@@ -102,6 +105,27 @@ static void ask_nvml(struct probe *p)
     end_helper(p);
 }
 
+/* Memory is exported to other hosts through a channel device, which the administrator
+ * makes and the IMEX daemon serves. Which domain it belongs to no file says. */
+static int look_for_imex(const char *dev)
+{
+    char path[512];
+    struct dirent *x;
+    DIR *d;
+    int found = IMEX_IS_ABSENT;
+
+    if (!dev)
+        return IMEX_IS_UNKNOWN;
+    snprintf(path, sizeof(path), "%s/nvidia-caps-imex-channels", dev);
+    d = opendir(path);
+    while (d && (x = readdir(d)))
+        if (!strncmp(x->d_name, "channel", strlen("channel")))
+            found = IMEX_IS_READY;
+    if (d)
+        closedir(d);
+    return found;
+}
+
 int probe_read(struct probe *p, struct graph **ret, struct err *e)
 {
     struct pci_report *pci = NULL;
@@ -115,7 +139,7 @@ int probe_read(struct probe *p, struct graph **ret, struct err *e)
     if (probe_pci_read(p->cfg.hwloc_xml, p->cfg.sysfs, &pci, e) < 0)
         goto out;
     probe_net_read(p->cfg.sysfs, &net);
-    rc = probe_merge(pci, p->nvml, why, net, ret, e);
+    rc = probe_merge(pci, p->nvml, why, net, look_for_imex(p->cfg.dev), ret, e);
 out:
     nvml_report_free(p->nvml);
     p->nvml = NULL;

@@ -21,6 +21,7 @@ struct probe;
 struct probe_cfg {
     const char *program;   /* of the helper: "/proc/self/exe"; NULL = do without NVML */
     const char *sysfs;     /* "/sys" */
+    const char *dev;       /* "/dev", for the IMEX channels; NULL = not looked at */
     const char *hwloc_xml; /* a recorded machine's PCI tree; NULL = this one's */
     int64_t deadline_us;   /* PROBE_DEADLINE_US */
 };
@@ -30,9 +31,10 @@ int probe_new(const struct probe_cfg *cfg, struct probe **ret, struct err *e);
 void probe_free(struct probe *p);
 int probe_read(struct probe *p, struct graph **ret, struct err *e);
 
-/* Pure: one graph of three reports. nvml NULL: there is none, why_not says why. */
+/* Pure: one graph of three reports. nvml NULL: there is none, why_not says why. imex: of
+ * the host (enum imex_is); it counts only where a GPU is in a domain of several hosts. */
 int probe_merge(const struct pci_report *pci, const struct nvml_report *nvml,
-                const char *why_not, const struct net_report *net, struct graph **ret,
-                struct err *e);
+                const char *why_not, const struct net_report *net, int imex,
+                struct graph **ret, struct err *e);
 
 #endif

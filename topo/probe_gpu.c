@@ -26,6 +26,22 @@ static void say(struct merge *m, const struct nvml_gpu *g, enum health to,
 /* Two bits of the mask: 1 = true. */
 static bool mask_true(int64_t mask, int bit) { return (mask >> bit & 3) == 1; }
 
+static int fabric_of(const struct nvml_gpu *g)
+{
+    switch (g->fabric_state) {
+    case FABRIC_NONE:
+        return FABRIC_IS_NONE;
+    case FABRIC_NOT_STARTED:
+        return FABRIC_IS_NOT_STARTED;
+    case FABRIC_IN_PROGRESS:
+        return FABRIC_IS_IN_PROGRESS;
+    case FABRIC_COMPLETED:
+        return g->fabric_status ? FABRIC_IS_REFUSED : FABRIC_IS_JOINED;
+    default:
+        return FABRIC_IS_UNKNOWN;
+    }
+}
+
 static void fabric_health(struct merge *m, const struct nvml_gpu *g, enum health *h)
 {
     const struct gpu_facts *f = facts_gpu(g->name);
@@ -180,6 +196,7 @@ static int add_gpu(struct merge *m, int i, struct err *e)
     snprintf(n.fabric_uuid, sizeof(n.fabric_uuid), "%s", g->fabric_uuid);
     if (g->fabric_state == FABRIC_COMPLETED && g->fabric_uuid[0])
         n.clique = g->fabric_clique;
+    n.fabric = fabric_of(g);
     n.health = health_of(m, g);
     int id = graph_add_node(m->b, &n, e);
     if (id < 0)

@@ -67,7 +67,16 @@ static int place_of(const struct merge *m, const struct pci_item *it)
 
 /* ---- host, NUMA nodes, PCI ---- */
 
-static int add_host(struct merge *m, struct err *e)
+/* Is a GPU of this host in a domain that spans hosts? */
+static bool spans_hosts(const struct nvml_report *r)
+{
+    for (int i = 0; r && i < r->n_gpus; i++)
+        if (r->gpus[i].fabric_uuid[0])
+            return true;
+    return false;
+}
+
+static int add_host(struct merge *m, int imex, struct err *e)
 {
     struct node n = {.kind = NODE_HOST,
                      .parent = -1,
@@ -77,6 +86,8 @@ static int add_host(struct merge *m, struct err *e)
                      .clique = -1,
                      .health = HEALTH_OK};
 
+    if (spans_hosts(m->nvml))
+        n.imex = imex;
     snprintf(n.name, sizeof(n.name), "%s", m->pci->host[0] ? m->pci->host : "localhost");
     m->host = graph_add_node(m->b, &n, e);
     return m->host < 0 ? -1 : 0;
@@ -235,8 +246,8 @@ static int add_cpus(struct merge *m, struct err *e)
 }
 
 int probe_merge(const struct pci_report *pci, const struct nvml_report *nvml,
-                const char *why_not, const struct net_report *net, struct graph **ret,
-                struct err *e)
+                const char *why_not, const struct net_report *net, int imex,
+                struct graph **ret, struct err *e)
 {
     struct merge m = {
         .b = graph_builder_new(), .pci = pci, .nvml = nvml, .fabric = -1, .network = -1};
@@ -246,7 +257,7 @@ int probe_merge(const struct pci_report *pci, const struct nvml_report *nvml,
         graph_warn(m.b, "%s", pci->warnings[i]);
     if (!nvml || nvml->error[0])
         graph_warn(m.b, "%s", nvml ? nvml->error : why_not);
-    if (add_host(&m, e) < 0 || add_numas(&m, e) < 0 || add_bridges(&m, e) < 0 ||
+    if (add_host(&m, imex, e) < 0 || add_numas(&m, e) < 0 || add_bridges(&m, e) < 0 ||
         merge_gpus(&m, e) < 0 || add_nics(&m, net, e) < 0)
         goto out;
     if (!m.n_gpus && add_cpus(&m, e) < 0)

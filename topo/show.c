@@ -5,12 +5,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/buf.h"
 #include "base/mem.h"
 #include "topo/finding.h"
 #include "topo/graph.h"
 #include "topo/path.h"
+
+void topo_day(int64_t ms, char *ret, size_t n)
+{
+    time_t t = (time_t)(ms / 1000);
+    struct tm tm;
+
+    if (!gmtime_r(&t, &tm) || !strftime(ret, n, "%Y-%m-%d", &tm))
+        snprintf(ret, n, "?");
+}
 
 /* ---- the tree ---- */
 
@@ -59,6 +69,10 @@ static void put_device(const struct graph *g, const struct node *n, struct buf *
         buf_printf(b, ", %.1f GiB", n->memory_bytes.v / (1 << 30));
     if (links)
         buf_printf(b, ", %d NVLink%s %.0f GB/s", links, links > 1 ? "s" : "", bps / 1e9);
+    if (n->fabric > FABRIC_IS_NONE)
+        buf_printf(b, ", fabric %s", fabric_is_name(n->fabric));
+    if (n->clique >= 0)
+        buf_printf(b, ", clique %lld", (long long)n->clique);
     for (int i = 0; i < k; i++)
         if (graph_link(g, at[i])->kind == LINK_C2C)
             put_link(b, graph_link(g, at[i]), "C2C");
@@ -97,6 +111,8 @@ static void put_node(const struct graph *g, const struct node *n, struct buf *b)
         break;
     default:
         buf_puts(b, n->name);
+        if (n->imex)
+            buf_printf(b, "  IMEX channel %s", imex_is_name(n->imex));
     }
     if (n->parent >= 0)
         put_link(b, graph_link_between(g, n->id, n->parent, LINK_PCI), "PCI");
@@ -244,6 +260,28 @@ static void put_row(const struct graph *g, const struct paths *p, const struct c
     buf_putc(b, '\n');
 }
 
+/* The figures behind a class, where copies were timed. */
+static void put_measured(const struct paths *p, const struct column *c, int n,
+                         struct buf *b)
+{
+    bool any = false;
+    char day[16];
+
+    for (int i = 0; i < n; i++)
+        for (int k = i + 1; k < n; k++) {
+            const struct path *x = paths_get(p, c[i].n->id, c[k].n->id);
+            if (!x->measured_ms)
+                continue;
+            if (!any)
+                buf_puts(b, "\nMeasured (others are what their links say):\n\n");
+            any = true;
+            topo_day(x->measured_ms, day, sizeof(day));
+            buf_printf(b, "  %s %s: %.2f GB/s +-%.0f%%, %.2f us, measured %s\n",
+                       c[i].head, c[k].head, x->bps / 1e9, 50 * x->spread, x->latency_us,
+                       day);
+        }
+}
+
 static void put_legend(const struct graph *g, const struct column *c, int n,
                        struct buf *b)
 {
@@ -287,6 +325,7 @@ void topo_show_matrix(const struct graph *g, const struct paths *p, struct buf *
         put_row(g, p, c, n, i, b);
     if (n < n_dev + nics)
         buf_printf(b, "\n%d NICs are left out: the matrix would be too wide\n", nics);
+    put_measured(p, c, n, b);
     put_legend(g, c, n, b);
     free(c);
 }

@@ -1,65 +1,79 @@
-/* daemon/ctrl/domain.c - loading, comparing and handing out the rack.
+/* daemon/ctrl/domain.c - the present view of the rack, and the cordons in it.
  *
- * A load builds a whole new view and only then takes the lock to swap it in, so that a
- * file that does not parse or a probe that fails leaves what is known as it is. Views
- * that differ only in their cordons share one rack. */
+ * A new view is built whole and only then the lock is taken to swap it in. Views that
+ * differ only in their cordons share one rack. */
 #include "daemon/ctrl/domain.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/log.h"
+#include "base/loop.h"
 #include "base/mem.h"
-#include "topo/file.h"
+#include "daemon/ctrl/domain_impl.h"
+#include "daemon/ctrl/side.h"
+#include "state/journal.h"
 #include "topo/finding.h"
 #include "topo/graph.h"
 #include "topo/path.h"
 #include "topo/probe.h"
-#include "topo/probe_child.h"
-#include "topo/rack.h"
 
-/* What a load made, shared by views. */
-struct domain_rack {
-    struct graph *graph, *before; /* before: the baseline, NULL none */
-    struct paths *paths;
-    char host[64];
-    atomic_int refs;
-};
+static int read_cordons(struct domain *d, struct err *e)
+{
+    struct cordon_row *row;
+    int n;
 
-struct domain {
-    char *rack, *gpu;
-    struct probe *probe;                              /* made once; control thread */
-    struct domain_cordon cordons[DOMAIN_CORDONS_MAX]; /* control thread */
-    int n_cordons;
-    pthread_mutex_t lock;
-    struct domain_view *view; /* by lock */
-};
+    if (!d->store)
+        return 0;
+    row = xcalloc(DOMAIN_CORDONS_MAX, sizeof(*row));
+    n = cordon_list(d->store, row, DOMAIN_CORDONS_MAX, e);
+    for (int i = 0; i < n; i++) {
+        struct domain_cordon *c = &d->cordons[d->n_cordons++];
+        *c = (struct domain_cordon){.at_ms = row[i].at_ms, .node = -1};
+        memcpy(c->device, row[i].device, sizeof(c->device));
+        memcpy(c->reason, row[i].reason, sizeof(c->reason));
+        memcpy(c->actor, row[i].actor, sizeof(c->actor));
+    }
+    free(row);
+    return n < 0 ? -1 : 0;
+}
 
-struct domain *domain_new(const char *rack, const char *gpu)
+int domain_new(const struct domain_cfg *cfg, struct domain **ret, struct err *e)
 {
     struct domain *d = xcalloc(1, sizeof(*d));
 
-    d->rack = xstrdup(rack);
-    d->gpu = gpu && gpu[0] ? xstrdup(gpu) : NULL;
+    d->rack = xstrdup(cfg->rack);
+    d->gpu = cfg->gpu && cfg->gpu[0] ? xstrdup(cfg->gpu) : NULL;
+    d->loop = cfg->loop;
+    d->store = cfg->store;
+    d->news = cfg->news;
+    d->arg = cfg->arg;
     pthread_mutex_init(&d->lock, NULL);
-    return d;
+    if (side_new(d->loop, &d->reader, e) < 0 || side_new(d->loop, &d->measurer, e) < 0 ||
+        read_cordons(d, e) < 0 || domain_read_figures(d, e) < 0) {
+        domain_free(d);
+        return -1;
+    }
+    *ret = d;
+    return 0;
 }
 
 void domain_free(struct domain *d)
 {
     if (!d)
         return;
+    domain_measure_end(d);
+    side_free(d->reader);
+    side_free(d->measurer);
+    if (d->fabric)
+        loop_timer_free(d->fabric);
     domain_put(d->view);
     probe_free(d->probe);
     pthread_mutex_destroy(&d->lock);
+    free(d->figures);
     free(d->rack);
     free(d->gpu);
     free(d);
@@ -67,91 +81,29 @@ void domain_free(struct domain *d)
 
 const char *domain_rack(const struct domain *d) { return d->rack; }
 
-/* A regular file of at most TOPO_BYTES_MAX bytes, whole. */
-static int read_file(const char *path, struct buf *out, struct err *e)
+void domain_note(struct domain *d, const char *actor, const char *origin,
+                 const char *what, const char *subject, const char *result,
+                 const char *detail)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = -1;
-    struct stat st;
-    char chunk[65536];
-    ssize_t n;
+    const struct journal_note n = {actor, origin, what, subject, result, detail};
+    struct err e;
 
-    if (fd < 0)
-        return err_errno(e, ERR_NOTFOUND, "rack file '%s'", path);
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        err_set(e, ERR_INVALID, "rack file '%s' is no regular file", path);
-        goto out;
-    }
-    buf_init(out, TOPO_BYTES_MAX);
-    while ((n = read(fd, chunk, sizeof(chunk))) > 0 && !out->over)
-        buf_add(out, chunk, (size_t)n);
-    if (n < 0)
-        err_errno(e, ERR_IO, "rack file '%s'", path);
-    else if (out->over)
-        err_set(e, ERR_TOOBIG, "rack file '%s' is over %d MiB", path,
-                TOPO_BYTES_MAX >> 20);
-    else
-        rc = 0;
-    if (rc < 0)
-        buf_done(out);
-out:
-    close(fd);
-    return rc;
-}
-
-static double ram_bytes(void)
-{
-    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-}
-
-static int probe_machine(struct domain *d, struct graph **ret, struct err *e)
-{
-    const struct probe_cfg cfg = {
-        .program = "/proc/self/exe", .sysfs = "/sys", .deadline_us = PROBE_DEADLINE_US};
-
-    if (!d->probe && probe_new(&cfg, &d->probe, e) < 0)
-        return -1;
-    return probe_read(d->probe, ret, e);
-}
-
-static int build(struct domain *d, struct graph **ret, struct err *e)
-{
-    struct buf bytes;
-    int rc;
-
-    if (!strcmp(d->rack, "auto"))
-        return probe_machine(d, ret, e);
-    if (rack_is_builtin(d->rack) || !strncmp(d->rack, "cpu:", 4))
-        return rack_build(d->rack, ram_bytes(), ret, e);
-    if (read_file(d->rack, &bytes, e) < 0)
-        return err_wrap(e,
-                        "--rack takes auto, cpu:N, cpu:HxN, a built-in name or a file");
-    rc = topo_load(bytes.p ? bytes.p : "", bytes.len, d->rack, d->gpu, ret, e);
-    buf_done(&bytes);
-    return rc;
-}
-
-struct told {
-    domain_changed_fn fn;
-    void *arg;
-};
-
-static void on_difference(void *arg, enum graph_change c, const char *what)
-{
-    const struct told *t = arg;
-
-    (void)c; /* the line begins with it */
-    t->fn(t->arg, what);
+    if (d->store && journal_note(d->store, &n, &e) < 0)
+        log_error("%s", e.msg);
 }
 
 /* ---- views ---- */
 
-static void rack_unref(struct domain_rack *r)
+void domain_rack_unref(struct domain_rack *r)
 {
     if (!r || atomic_fetch_sub(&r->refs, 1) != 1)
         return;
     paths_free(r->paths);
-    graph_free(r->graph);
-    graph_free(r->before);
+    if (!r->base) {
+        graph_free(r->graph);
+        graph_free(r->before);
+    }
+    domain_rack_unref(r->base);
     free(r);
 }
 
@@ -177,8 +129,7 @@ static void device_id(const struct graph *g, int node, char *ret, size_t cap)
         snprintf(ret, cap, "%s", n->name);
 }
 
-/* Devices that `text` names: their count, the first in *ret. */
-static int find_device(const struct graph *g, const char *text, int *ret)
+int domain_find(const struct graph *g, const char *text, int *ret)
 {
     const int *dev;
     int n = graph_devices(g, &dev), found = 0;
@@ -196,7 +147,6 @@ static int find_device(const struct graph *g, const char *text, int *ret)
     return found;
 }
 
-/* Takes a reference of the rack over. */
 static struct domain_view *view_new(const struct domain *d, struct domain_rack *r)
 {
     struct domain_view *v = xcalloc(1, sizeof(*v));
@@ -207,10 +157,12 @@ static struct domain_view *view_new(const struct domain *d, struct domain_rack *
     v->rack = r;
     v->graph = r->graph;
     v->paths = r->paths;
-    v->findings = findings_new(r->graph, r->before, r->host);
+    v->n_measured = r->n_measured;
+    v->findings = findings_new(r->graph, r->base ? r->base->before : r->before,
+                               r->base ? r->base->host : r->host);
     memcpy(c, d->cordons, (size_t)d->n_cordons * sizeof(*c));
     for (int i = 0; i < d->n_cordons; i++) {
-        if (find_device(r->graph, c[i].device, &c[i].node) == 1)
+        if (domain_find(r->graph, c[i].device, &c[i].node) == 1)
             avoid[v->n_avoid++] = c[i].node;
         else
             c[i].node = -1;
@@ -222,43 +174,65 @@ static struct domain_view *view_new(const struct domain *d, struct domain_rack *
     return v;
 }
 
-static void swap_view(struct domain *d, struct domain_view *v)
+void domain_show(struct domain *d, struct domain_rack *r)
 {
-    struct domain_view *old;
+    struct domain_view *v = view_new(d, r), *old;
 
     pthread_mutex_lock(&d->lock);
     old = d->view;
     d->view = v;
     pthread_mutex_unlock(&d->lock);
     domain_put(old);
+    if (d->news)
+        d->news(d->arg, NULL);
 }
 
-int domain_load(struct domain *d, const char *baseline_json, domain_changed_fn changed,
-                void *arg, struct err *e)
+struct domain_view *domain_get(struct domain *d)
 {
-    struct domain_rack *r = xcalloc(1, sizeof(*r));
-    struct told told = {changed, arg};
+    struct domain_view *v;
 
-    atomic_init(&r->refs, 1);
-    if (baseline_json &&
-        topo_from_json(baseline_json, strlen(baseline_json), &r->before, e) < 0) {
-        err_wrap(e, "the rack as last recorded");
-        goto fail;
-    }
-    if (build(d, &r->graph, e) < 0 || paths_new(r->graph, &r->paths, e) < 0)
-        goto fail;
-    gethostname(r->host, sizeof(r->host) - 1);
-    if (r->before && changed)
-        graph_diff(r->before, r->graph, on_difference, &told);
-    swap_view(d, view_new(d, r));
-    return 0;
+    pthread_mutex_lock(&d->lock);
+    v = d->view;
+    if (v)
+        atomic_fetch_add(&v->refs, 1);
+    pthread_mutex_unlock(&d->lock);
+    return v;
+}
 
-fail:
-    rack_unref(r);
-    return -1;
+void domain_put(struct domain_view *v)
+{
+    if (!v || atomic_fetch_sub(&v->refs, 1) != 1)
+        return;
+    findings_free(v->findings);
+    domain_rack_unref(v->rack);
+    free((void *)v->cordons);
+    free((void *)v->avoid);
+    free(v);
+}
+
+bool domain_emulated(struct domain *d)
+{
+    struct domain_view *v = domain_get(d);
+    bool emulated = v && graph_emulated(v->graph);
+
+    domain_put(v);
+    return emulated;
+}
+
+void domain_device_id(const struct domain_view *v, int node, char *ret, size_t cap)
+{
+    device_id(v->graph, node, ret, cap);
 }
 
 /* ---- cordons ---- */
+
+const struct domain_cordon *domain_cordon_of(const struct domain_view *v, int node)
+{
+    for (int i = 0; i < v->n_cordons; i++)
+        if (v->cordons[i].node == node)
+            return &v->cordons[i];
+    return NULL;
+}
 
 static int cordon_at(const struct domain *d, const char *id)
 {
@@ -272,7 +246,7 @@ static int cordon_at(const struct domain *d, const char *id)
 static int name_device(const struct domain *d, const char *device, char *ret, size_t cap,
                        struct err *e)
 {
-    int node = -1, n = find_device(d->view->graph, device, &node);
+    int node = -1, n = domain_find(d->view->graph, device, &node);
     char id[160];
 
     if (n > 1)
@@ -294,8 +268,23 @@ static int name_device(const struct domain *d, const char *device, char *ret, si
     return 0;
 }
 
+static int store_cordon(struct domain *d, const struct domain_cordon *c, bool on,
+                        struct err *e)
+{
+    struct cordon_row row = {.at_ms = c->at_ms};
+
+    if (!d->store)
+        return 0;
+    if (!on)
+        return cordon_remove(d->store, c->device, e);
+    memcpy(row.device, c->device, sizeof(row.device));
+    memcpy(row.reason, c->reason, sizeof(row.reason));
+    memcpy(row.actor, c->actor, sizeof(row.actor));
+    return cordon_put(d->store, &row, e);
+}
+
 int domain_cordon(struct domain *d, const char *device, bool on, const char *reason,
-                  const char *actor, struct err *e)
+                  const char *actor, const char *origin, struct err *e)
 {
     struct domain_cordon c = {.at_ms = clock_wall_ms(), .node = -1};
     int at;
@@ -311,56 +300,15 @@ int domain_cordon(struct domain *d, const char *device, bool on, const char *rea
         return 0;
     if (at < 0 && d->n_cordons == DOMAIN_CORDONS_MAX)
         return err_set(e, ERR_TOOBIG, "%d devices are cordoned already", d->n_cordons);
+    if (store_cordon(d, &c, on, e) < 0)
+        return -1;
     if (!on)
         d->cordons[at] = d->cordons[--d->n_cordons];
     else
         d->cordons[at < 0 ? d->n_cordons++ : at] = c;
+    domain_note(d, actor, origin, on ? "device.cordon" : "device.uncordon", c.device,
+                "ok", reason);
     atomic_fetch_add(&d->view->rack->refs, 1);
-    swap_view(d, view_new(d, d->view->rack));
+    domain_show(d, d->view->rack);
     return 1;
-}
-
-void domain_device_id(const struct domain_view *v, int node, char *ret, size_t cap)
-{
-    device_id(v->graph, node, ret, cap);
-}
-
-const struct domain_cordon *domain_cordon_of(const struct domain_view *v, int node)
-{
-    for (int i = 0; i < v->n_cordons; i++)
-        if (v->cordons[i].node == node)
-            return &v->cordons[i];
-    return NULL;
-}
-
-struct domain_view *domain_get(struct domain *d)
-{
-    struct domain_view *v;
-
-    pthread_mutex_lock(&d->lock);
-    v = d->view;
-    if (v)
-        atomic_fetch_add(&v->refs, 1);
-    pthread_mutex_unlock(&d->lock);
-    return v;
-}
-
-void domain_put(struct domain_view *v)
-{
-    if (!v || atomic_fetch_sub(&v->refs, 1) != 1)
-        return;
-    findings_free(v->findings);
-    rack_unref(v->rack);
-    free((void *)v->cordons);
-    free((void *)v->avoid);
-    free(v);
-}
-
-bool domain_emulated(struct domain *d)
-{
-    struct domain_view *v = domain_get(d);
-    bool emulated = v && graph_emulated(v->graph);
-
-    domain_put(v);
-    return emulated;
 }

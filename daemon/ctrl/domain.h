@@ -1,10 +1,12 @@
-/* daemon/ctrl/domain.h - the rack that this daemon owns: its graph, paths, findings, and
- * which of its devices an operator keeps out.
+/* daemon/ctrl/domain.h - the rack that this daemon owns: its graph, paths, findings, what
+ * was measured on it, and which of its devices an operator keeps out.
  *
  * `auto` is this machine as the probes see it; a built-in name, cpu:N, cpu:HxN or a file
- * is a rack that is emulated, and says so. A view is immutable and reference counted:
- * HTTP threads hold one while they answer, the control thread replaces it on SIGHUP and
- * when a device is cordoned. */
+ * is a rack that is emulated, and says so. It is read beside the control thread (a driver
+ * or a file system may be stuck), compared with the last one of the same name, journalled
+ * and remembered. A view is immutable and reference counted: HTTP threads hold one while
+ * they answer, the control thread replaces it. All calls from the control thread but
+ * those that say any. */
 #ifndef CTRL_DOMAIN_H
 #define CTRL_DOMAIN_H
 
@@ -18,7 +20,10 @@ struct domain_rack;
 struct err;
 struct findings;
 struct graph;
+struct loop;
+struct measure;
 struct paths;
+struct store;
 
 enum { DOMAIN_CORDONS_MAX = 256 };
 
@@ -39,35 +44,58 @@ struct domain_view {
     int n_cordons;
     const int *avoid; /* node ids of those that the rack has: the planner's avoid */
     int n_avoid;
+    int n_measured;  /* pairs whose figures are measured ones */
     atomic_int refs; /* domain_get and domain_put only */
 };
 
-/* rack as above; gpu: model that completes a file which does not say ("" none). Loads
- * nothing yet. */
-struct domain *domain_new(const char *rack, const char *gpu);
+struct domain_cfg {
+    const char *rack; /* as above */
+    const char *gpu;  /* model that completes a file which does not say; "" none */
+    struct loop *loop;
+    struct store *store; /* NULL in tests: nothing is remembered */
+    /* There is a new view, also after a cordon; why: the reading failed and the former
+     * view stays. NULL allowed. */
+    void (*news)(void *arg, const struct err *why);
+    void *arg;
+};
+
+/* Copies the strings; reads cordons and figures from the store, but no rack yet. */
+int domain_new(const struct domain_cfg *cfg, struct domain **ret, struct err *e);
 void domain_free(struct domain *d);
-const char *domain_rack(const struct domain *d);
+const char *domain_rack(const struct domain *d); /* any thread */
 
-/* Probe or read the rack (again) and compare it with baseline_json, the graph as last
- * recorded (NULL: with none). changed (may be NULL) gets one line a difference. On
- * failure the former view stays. Control thread. */
-typedef void (*domain_changed_fn)(void *arg, const char *what);
-int domain_load(struct domain *d, const char *baseline_json, domain_changed_fn changed,
-                void *arg, struct err *e);
+/* The first reading, waited for: every probe has its deadline. */
+int domain_load(struct domain *d, struct err *e);
+/* Once more, in the background; why: for the log. One that comes while another runs
+ * follows it. Differences are journalled as rack.changed. A device that has not joined
+ * its fabric yet is looked at again, ever more seldom, for DOMAIN_FABRIC_S. */
+void domain_reload(struct domain *d, const char *why);
+enum { DOMAIN_FABRIC_S = 600 };
 
-/* Keep a device out of placement (on), or let it in again. device: its id, its UUID or
- * "host/id". 1 = changed (also a new reason), 0 = it was so already, -1: NOTFOUND, or an
- * id that several hosts have. A cordon outlives a rack that lacks the device; only such a
- * one is found by its id alone. Control thread. */
+/* Keep a device out of placement (on), or let it in again; stored and journalled. device:
+ * its id, its UUID or "host/id". 1 = changed (also a new reason), 0 = it was so already,
+ * -1: NOTFOUND, or an id that several hosts have. A cordon outlives a rack that lacks the
+ * device; only such a one is found by its id alone. */
 int domain_cordon(struct domain *d, const char *device, bool on, const char *reason,
-                  const char *actor, struct err *e);
+                  const char *actor, const char *origin, struct err *e);
+
+/* Measure the paths between all devices: in the background, DOMAIN_MEASURE_S at most;
+ * stored, journalled, and from then on what paths say. done once, with the figures and
+ * the view that has their nodes, or why there are none. BUSY while another runs; UNSUPPORTED where there is nothing to
+ * measure (GPUs), with a sentence. */
+typedef void (*domain_measured_fn)(void *arg, const struct domain_view *v,
+                                   const struct measure *m, const struct err *why);
+int domain_measure(struct domain *d, const char *actor, const char *origin,
+                   domain_measured_fn done, void *arg, struct err *e);
+enum { DOMAIN_MEASURE_S = 20 };
 
 /* The present view, NULL before the first load. Any thread; domain_put gives it back. */
 struct domain_view *domain_get(struct domain *d);
 void domain_put(struct domain_view *v); /* NULL allowed */
-bool domain_emulated(struct domain *d);
+bool domain_emulated(struct domain *d); /* any thread */
 
-/* Of a view. The device's id as cordons have it; NULL when it is not cordoned. */
+/* Of a view, any thread. The device's id as cordons have it; NULL when it is not
+ * cordoned. */
 void domain_device_id(const struct domain_view *v, int node, char *ret, size_t cap);
 const struct domain_cordon *domain_cordon_of(const struct domain_view *v, int node);
 

@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (nvml_report_read((const char *)data, size, &r, &e) < 0)
         return 0;
-    if (probe_merge(&pci, r, "", NULL, &g, &e) == 0) {
+    if (probe_merge(&pci, r, "", NULL, 0, &g, &e) == 0) {
         if (paths_new(g, &p, &e) == 0)
             paths_free(p);
         graph_free(g);

@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/loop.h"
+#include "topo/finding.h"
 #include "topo/graph.h"
 #include "topo/nvml_abi.h"
 #include "topo/nvml_report.h"
@@ -21,7 +22,7 @@
 #include "topo/probe_child.h"
 #include "topo/probe_nvml.h"
 
-static char lib_dir[64], dir[64], sysfs[128], xml[128], conf[128];
+static char lib_dir[64], dir[64], sysfs[128], devs[128], xml[128], conf[128];
 
 /* A fake library; flags take functions out. */
 static void build_lib(const char *name, const char *flags)
@@ -76,6 +77,7 @@ static int set_up(void **state)
     files_temp(lib_dir);
     files_temp(dir);
     snprintf(sysfs, sizeof(sysfs), "%s/sys", dir);
+    snprintf(devs, sizeof(devs), "%s/dev", dir);
     snprintf(xml, sizeof(xml), "%s/box.xml", dir);
     snprintf(conf, sizeof(conf), "%s/conf", dir);
     setenv("FAKE_NVML", conf, 1);
@@ -98,6 +100,7 @@ static struct graph *read_graph(void)
 {
     struct probe_cfg c = {.program = "/proc/self/exe",
                           .sysfs = sysfs,
+                          .dev = devs,
                           .hwloc_xml = xml,
                           .deadline_us = 20000000};
     struct probe *p;
@@ -289,17 +292,24 @@ static void test_fabric(void **state)
         const char *fabric, *says;
         enum health health;
         int links;
+        enum fabric_is is;
     } rows[] = {
-        {"3 0 0 170 1 0", NULL, HEALTH_OK, 18},
-        {"0 0 0 0 0 0", NULL, HEALTH_OK, 18}, /* passed through: normal */
-        {"1 0 0 0 0 0", "registration has not started", HEALTH_DEGRADED, 0},
-        {"2 0 0 0 0 0", "registration is in progress", HEALTH_DEGRADED, 0},
-        {"3 23 0 0 0 0", "refused by the fabric: insufficient resources", HEALTH_BAD, 0},
-        {"3 999 0 0 0 0", "refused by the fabric: unknown error", HEALTH_BAD, 0},
-        {"3 0 0 169 1 0", "degraded bandwidth", HEALTH_DEGRADED, 18},
-        {"3 0 0 154 1 0", "unhealthy route", HEALTH_DEGRADED, 18},
-        {"3 0 0 682 1 0", "wrong fabric configuration", HEALTH_DEGRADED, 18},
-        {"3 0 0 170 2 0", "unhealthy in the fabric's own words", HEALTH_DEGRADED, 18},
+        {"3 0 0 170 1 0", NULL, HEALTH_OK, 18, FABRIC_IS_JOINED},
+        {"0 0 0 0 0 0", NULL, HEALTH_OK, 18, FABRIC_IS_NONE}, /* passed through: normal */
+        {"1 0 0 0 0 0", "registration has not started", HEALTH_DEGRADED, 0,
+         FABRIC_IS_NOT_STARTED},
+        {"2 0 0 0 0 0", "registration is in progress", HEALTH_DEGRADED, 0,
+         FABRIC_IS_IN_PROGRESS},
+        {"3 23 0 0 0 0", "refused by the fabric: insufficient resources", HEALTH_BAD, 0,
+         FABRIC_IS_REFUSED},
+        {"3 999 0 0 0 0", "refused by the fabric: unknown error", HEALTH_BAD, 0,
+         FABRIC_IS_REFUSED},
+        {"3 0 0 169 1 0", "degraded bandwidth", HEALTH_DEGRADED, 18, FABRIC_IS_JOINED},
+        {"3 0 0 154 1 0", "unhealthy route", HEALTH_DEGRADED, 18, FABRIC_IS_JOINED},
+        {"3 0 0 682 1 0", "wrong fabric configuration", HEALTH_DEGRADED, 18,
+         FABRIC_IS_JOINED},
+        {"3 0 0 170 2 0", "unhealthy in the fabric's own words", HEALTH_DEGRADED, 18,
+         FABRIC_IS_JOINED},
     };
 
     (void)state;
@@ -315,6 +325,8 @@ static void test_fabric(void **state)
             struct graph *g = read_graph();
             assert_int_equal(gpu(g, "0000:04:00.0")->health, rows[i].health);
             assert_int_equal(nvlinks(g, "0000:04:00.0"), rows[i].links);
+            assert_int_equal(gpu(g, "0000:04:00.0")->fabric, rows[i].is);
+            assert_int_equal(graph_node(g, host_of(g))->imex, IMEX_IS_UNKNOWN);
             if (rows[i].says)
                 must_say(g, rows[i].says);
             graph_free(g);
@@ -328,6 +340,45 @@ static void test_fabric(void **state)
                         "11111111-1111-1111-1111-111111111111");
     must_say(g, "GPU 1 (0000:05:00.0) has no fabric");
     graph_free(g);
+}
+
+static int n_found(const struct graph *g, enum finding_kind kind)
+{
+    struct findings *f = findings_new(g, NULL, "box");
+    int n = 0;
+
+    for (int i = 0; i < findings_count(f); i++)
+        n += findings_get(f, i)->kind == kind;
+    findings_free(f);
+    return n;
+}
+
+/* A domain of several hosts needs a channel device; others do not. */
+static void test_imex(void **state)
+{
+    static const char nvl72[] =
+        "gpu0.fabric=3 0 7 170 1 17\ngpu0.name=NVIDIA GB200\ngpu0.nvlink.to=hidden";
+    struct graph *g;
+    char path[192];
+
+    (void)state;
+    machine(nvl72);
+    g = read_graph();
+    assert_int_equal(graph_node(g, host_of(g))->imex, IMEX_IS_ABSENT);
+    assert_int_equal(n_found(g, FINDING_IMEX), 1);
+    graph_free(g);
+    machine_file(devs, "", "nvidia-caps-imex-channels/channel0");
+    g = read_graph();
+    assert_int_equal(graph_node(g, host_of(g))->imex, IMEX_IS_READY);
+    assert_int_equal(n_found(g, FINDING_IMEX), 0);
+    graph_free(g);
+    machine("gpu0.fabric=2 0 0 0 0 0");
+    g = read_graph();
+    assert_int_equal(graph_node(g, host_of(g))->imex, IMEX_IS_UNKNOWN);
+    assert_int_equal(n_found(g, FINDING_FABRIC), 1);
+    graph_free(g);
+    snprintf(path, sizeof(path), "%s/nvidia-caps-imex-channels/channel0", devs);
+    unlink(path);
 }
 
 static void test_health(void **state)
@@ -696,23 +747,15 @@ static void test_bad_reports(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_normal),
-        cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_links),
-        cmocka_unit_test(test_mesh),
-        cmocka_unit_test(test_mig),
-        cmocka_unit_test(test_fabric),
-        cmocka_unit_test(test_health),
-        cmocka_unit_test(test_each_fails),
-        cmocka_unit_test(test_missing_symbols),
-        cmocka_unit_test(test_live),
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_crash),
-        cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_reads_again),
-        cmocka_unit_test(test_stuck),
-        cmocka_unit_test(test_nonsense),
-        cmocka_unit_test(test_bad_reports),
+        cmocka_unit_test(test_normal),      cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_links),       cmocka_unit_test(test_mesh),
+        cmocka_unit_test(test_mig),         cmocka_unit_test(test_fabric),
+        cmocka_unit_test(test_imex),        cmocka_unit_test(test_health),
+        cmocka_unit_test(test_each_fails),  cmocka_unit_test(test_missing_symbols),
+        cmocka_unit_test(test_live),        cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_crash),       cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_reads_again), cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_nonsense),    cmocka_unit_test(test_bad_reports),
     };
 
     if (argc == 3 && !strcmp(argv[1], "--probe"))
