@@ -87,7 +87,8 @@ static int read_one(struct reading *r, const char *key, const char *text, size_t
     int id = 0;
 
     while (id < QUERY_COUNT &&
-           (strcmp(rows[id].name, key) || !query_allowed(r->route, id)))
+           (strcmp(rows[id].name, key) || rows[id].kind == QUERY_HEADER ||
+            !query_allowed(r->route, id)))
         id++;
     if (id == QUERY_COUNT)
         return strncmp(r->route->path, "/api/v1/", 8)

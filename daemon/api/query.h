@@ -20,7 +20,7 @@ enum query_id {
 #undef QUERY
     QUERY_COUNT
 };
-enum query_kind { QUERY_NUM, QUERY_TEXT };
+enum query_kind { QUERY_NUM, QUERY_TEXT, QUERY_HEADER };
 
 struct query_row {
     const char *id, *name, *help;

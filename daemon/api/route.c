@@ -11,8 +11,8 @@
 static const struct route routes[] = {
 #define ROUTE(method, path, access, run, inference, handler, query, request, reply,      \
               codes, summary)                                                            \
-    {method, path,    ACCESS_##access, ROUTE_##run, inference, handler,                  \
-     query,  request, reply,           codes,       summary},
+    {method,  path,  #handler, ACCESS_##access, ROUTE_##run, inference,                  \
+     handler, query, request,  reply,           codes,       summary},
 #include "daemon/api/route.def"
 #undef ROUTE
 };

@@ -18,7 +18,7 @@ enum route_run { ROUTE_INLINE, ROUTE_WORKER, ROUTE_CONTROL };
 enum { ROUTE_ARGS = 2, ROUTE_ALLOW = 48 };
 
 struct route {
-    const char *method, *path;
+    const char *method, *path, *name; /* name: of the handler, unique */
     enum access_scope access;
     enum route_run run;
     bool inference; /* refused while draining */
