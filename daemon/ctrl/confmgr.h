@@ -6,8 +6,9 @@
  *                            failed    rolled back       (rescue when even that fails)
  *
  * Each arrow is stored before its side effect (state/revision.h); confmgr_start finishes
- * what a crash cut off. What touches engines goes through confmgr_ops, so that the
- * machine runs in tests on virtual time against a fake fleet. Control thread only. */
+ * what a crash cut off. The candidate is the draft; it gets its number when it passed the
+ * check. What touches engines goes through confmgr_ops, so that the machine runs in tests
+ * on virtual time against a fake fleet. Control thread only. */
 #ifndef CTRL_CONFMGR_H
 #define CTRL_CONFMGR_H
 
@@ -27,15 +28,18 @@ struct store;
 enum { CONFMGR_CONFIRM_S = 600, CONFMGR_GRACE_S = 30 };
 
 struct confmgr_ops {
-    /* Make it run; done(arg2, why) once, later. */
+    /* Make it run; done(arg2, why) once, later. At -1 nothing was changed. */
     int (*apply)(void *arg, const struct conf *to,
                  void (*done)(void *arg2, const struct err *why), void *arg2,
                  struct err *e);
     /* SLO figures since from_us (monotonic), without warm-up and drain. NULL: no guard.
      */
     void (*window)(void *arg, int64_t from_us, struct guard_window *ret);
-    /* What check reports beside the diff, as JSON members: actions, fits, requests. */
-    void (*describe)(void *arg, const struct conf *to, struct buf *json);
+    /* The same as a JSON value, kept with the revision. NULL: none. */
+    void (*figures)(void *arg, int64_t from_us, struct buf *json);
+    /* What check reports beside the diff, as JSON members without braces: actions,
+     * requests. -1 when it cannot be applied at all. NULL: nothing. */
+    int (*describe)(void *arg, const struct conf *to, struct buf *json, struct err *e);
     void (*alarm)(void *arg, const char *id, bool on, const char *text); /* critical */
     void *arg;
 };
@@ -50,11 +54,15 @@ struct confmgr_cfg {
     struct confmgr_ops ops;
 };
 
+/* Seeds an empty store and reads what will run: confmgr_conf is valid from here. Refuses
+ * a seed with faults, and values of the command line that have any. */
 int confmgr_new(const struct confmgr_cfg *cfg, struct confmgr **ret, struct err *e);
 void confmgr_free(struct confmgr *m);
-/* Settle what the last run left (a pending one of this boot goes on with at least
- * CONFMGR_GRACE_S; of another boot it is rolled back; a half-applied one is rolled back),
- * then apply what is good. */
+/* Settle what the last run left (a pending one of this boot goes on, after the first
+ * restart with at least CONFMGR_GRACE_S; of another boot it is rolled back; a
+ * half-applied one is rolled back), then apply what is good. Engines of the good one that
+ * do not become ready here are left to their supervisors; rescue is for what cannot be
+ * read or applied, and for a roll-back that fails. */
 int confmgr_start(struct confmgr *m, struct err *e);
 /* Deadlines and guard; returns when to call again (monotonic us, -1 = not). */
 int64_t confmgr_tick(struct confmgr *m, int64_t now_us);
@@ -87,7 +95,7 @@ int confmgr_commit(struct confmgr *m, const struct confmgr_commit *c, int64_t *r
 /* The same for a new revision equal to number id (0 = the one before the running one). */
 int confmgr_rollback(struct confmgr *m, int64_t id, const struct confmgr_commit *c,
                      int64_t *ret_id, struct err *e);
-/* Idempotent: an already confirmed one is said to be so, with rc 0. */
+/* 0; 1 when it is confirmed already, and *e says since when. */
 int confmgr_confirm(struct confmgr *m, const struct confmgr_who *who, int64_t *ret_id,
                     struct err *e);
 int confmgr_abort(struct confmgr *m, const struct confmgr_who *who, const char *why,
@@ -101,8 +109,21 @@ struct confmgr_status {
     char last[256];    /* outcome of the last commit, "" none */
 };
 void confmgr_status(const struct confmgr *m, struct confmgr_status *ret);
-/* The running configuration, a new reference; its text (malloc'd). */
+/* Is what was begun with revision id over, and how did it end? PENDING counts as an end.
+ * For who waits for a commit, a roll-back or an abort. */
+bool confmgr_settled(struct confmgr *m, int64_t id, enum rev_state *ret,
+                     char message[512]);
+/* The running configuration, a new reference. */
 struct conf *confmgr_conf(struct confmgr *m);
+
+/* ---- texts by number, or one of these ---- */
+enum { CONFMGR_RUNNING = 0, CONFMGR_DRAFT = -1 };
+/* malloc'd; *ret_id the number (0 of the draft). NOTFOUND also when it was pruned. */
+int confmgr_text(struct confmgr *m, int64_t ref, char **ret, int64_t *ret_id,
+                 struct err *e);
+/* {from, to, text, changes: [{path, from, to, class}]}. */
+int confmgr_diff(struct confmgr *m, int64_t from, int64_t to, struct buf *json,
+                 struct err *e);
 
 /* ---- fault points ---- */
 /* Names of the steps, for `make crash-test`: the environment's LLMRACK_CRASH_AT=name
