@@ -27,6 +27,7 @@
     X(CONFLICT, 1400, 409, 5, "conflict_error", "conflicts with the present state")      \
     X(TOOBIG, 1500, 413, 2, "invalid_request_error", "too large")                        \
     X(BUSY, 1600, 429, 6, "rate_limit_error", "queue is full")                           \
+    X(LIMITED, 1601, 429, 6, "rate_limit_error", "over a limit of this client")          \
     X(UNAVAIL, 1700, 503, 6, "service_unavailable_error", "not available now")           \
     X(NOFIT, 1701, 503, 6, "service_unavailable_error", "does not fit")                  \
     X(NOMEM, 1702, 503, 6, "service_unavailable_error", "out of memory")                 \

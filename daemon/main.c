@@ -21,7 +21,9 @@
 #include "base/loop.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "daemon/api/access.h"
 #include "daemon/api/http.h"
+#include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/router_ctl.h"
 #include "daemon/ctrl/supervisor.h"
@@ -36,7 +38,7 @@
 
 enum {
     ARGS_MAX = 64,
-    SPARE_FDS = 96, /* beside the connections */
+    SPARE_FDS = 256, /* beside the connections */
     DRAIN_TICK_US = 50000,
     IDLE_S = 75,
     STUCK_COLOCATED = 30 /* times: a step there may be a whole prompt */
@@ -58,6 +60,7 @@ struct app {
     struct router *router;
     struct target *target;
     struct supervisor *sup;
+    struct access *access;
     struct http *http;
 
     struct loop_timer *drain;
@@ -290,7 +293,12 @@ static int watch_nics(struct app *a, struct err *e)
 static void on_hangup_signal(void *arg, int signo)
 {
     struct app *a = arg;
+    struct err e;
 
+    log_info("%s: certificates and the rack are read again", strsignal(signo));
+    if (a->http && http_reload_tls(a->http, &e) < 0)
+        log_error("%s; the certificate that was in use stays", e.msg);
+    access_find_groups(a->access);
     domain_reload(a->domain, strsignal(signo));
 }
 
@@ -372,22 +380,27 @@ static int start_http(struct app *a, struct err *e)
 {
     const struct daemon_opts *o = &a->opts;
     int cpus = system_cpus(), threads = cpus < 8 ? 2 : cpus < 32 ? cpus / 4 : 8;
+    const struct conf conf = {
+        .listen.address = o->listen,
+        .access = {.anonymous = 1, .failures_per_min = 30},
+        .limits = {.max_body_mib = o->max_body_mib,
+                   .max_connections = o->max_connections,
+                   .header_s = o->header_s,
+                   .body_s = o->body_s,
+                   .idle_s = IDLE_S},
+    };
     struct http_cfg c = {
-        .listen = o->listen,
+        .conf = &conf,
         .socket_path = a->socket,
-        .max_body = (size_t)o->max_body_mib << 20,
-        .max_connections = (int)o->max_connections,
         .n_threads = threads,
         .n_workers = threads,
-        .header_us = o->header_s * 1000000,
-        .body_us = o->body_s * 1000000,
-        .idle_us = IDLE_S * (int64_t)1000000,
         .version = LLMRACK_VERSION,
         .schema = store_schema_version(a->store),
         .start_us = a->start_us,
         .models_dir = a->models_dir,
         .domain = a->domain,
         .loop = a->loop,
+        .access = a->access,
         .store = a->store,
     };
 
@@ -401,7 +414,8 @@ static int start(struct app *a, struct err *e)
     a->start_us = clock_now_us(clock_real());
     if (check_descriptors(a, e) < 0 || start_loop(a, e) < 0 || start_store(a, e) < 0 ||
         start_router(a, e) < 0 || start_rack(a, e) < 0 || watch_nics(a, e) < 0 ||
-        start_supervisor(a, e) < 0 || start_http(a, e) < 0)
+        start_supervisor(a, e) < 0 || access_new(a->store, &a->access, e) < 0 ||
+        start_http(a, e) < 0)
         return -1;
     supervisor_start(a->sup);
     listen_host(a, false, host, sizeof(host));
@@ -423,6 +437,7 @@ static void stop(struct app *a, int code)
     net_watch_free(a->nics);
     http_stop(a->http);
     a->http = NULL;
+    access_free(a->access);
     if (a->sup) {
         supervisor_stop(a->sup, NULL, NULL);
         while (!supervisor_stopped(a->sup) && loop_once(a->loop, -1, &e) == 0)

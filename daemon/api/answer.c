@@ -19,6 +19,8 @@ const char *answer_code(const struct err *e)
         return "context_length_exceeded";
     case ERR_UNSUPPORTED:
         return "unsupported_value";
+    case ERR_UNAUTHORIZED:
+        return "invalid_api_key";
     case ERR_DENIED:
         return "forbidden";
     case ERR_NOTFOUND:
@@ -31,6 +33,8 @@ const char *answer_code(const struct err *e)
         return "request_too_large";
     case ERR_BUSY:
         return "queue_full";
+    case ERR_LIMITED:
+        return "rate_limit_exceeded";
     case ERR_UNAVAIL:
         return "unavailable";
     default:

@@ -14,21 +14,30 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "daemon/api/access.h"
 #include "daemon/api/answer.h"
+#include "daemon/api/link.h"
+#include "daemon/api/rules.h"
 #include "daemon/api/server.h"
 #include "daemon/api/sse.h"
 #include "daemon/api/watch.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/metrics.h"
 
-struct conn *conn_new(struct http *h, struct MHD_Connection *mhd, struct sock *sock)
+enum { DRAIN_BYTES = 64 << 20 }; /* of a refused body, to be heard at all */
+
+struct conn *conn_new(struct http *h, struct MHD_Connection *mhd, const struct link *link)
 {
     struct conn *c = xcalloc(1, sizeof(*c));
 
     http_ref(h);
     c->h = h;
     c->mhd = mhd;
-    c->sock = sock;
+    c->link = link;
+    c->sock = link->sock;
+    c->who = link->who;
+    c->rules = http_rules(h);
+    c->drain_max = DRAIN_BYTES;
     c->out_cap = CONN_OUT_CAP;
     c->start_us = clock_now_us(clock_real());
     atomic_init(&c->refs, 1);
@@ -50,6 +59,7 @@ void conn_unref(struct conn *c)
 {
     if (!c || atomic_fetch_sub(&c->refs, 1) != 1)
         return;
+    conn_account(c, 0);
     conn_drop_body(c);
     buf_done(&c->answer);
     buf_done(&c->out);
@@ -57,6 +67,8 @@ void conn_unref(struct conn *c)
     route_match_done(&c->match);
     query_done(&c->query);
     free(c->if_match);
+    free(c->origin);
+    rules_unref(c->rules);
     http_unref(c->h);
     free(c);
 }
@@ -67,6 +79,12 @@ void conn_drop_body(struct conn *c)
     c->body_counted = 0;
     buf_done(&c->body);
     buf_init(&c->body, 0);
+}
+
+void conn_account(struct conn *c, int64_t tokens)
+{
+    if (atomic_exchange(&c->owes, false))
+        access_end(c->h->cfg.access, &c->who, clock_now_us(clock_real()), tokens);
 }
 
 bool conn_park(struct conn *c)
@@ -118,7 +136,7 @@ void conn_answer_err_locked(struct conn *c, const struct err *e)
         return; /* its thread may be reading the answer without the lock */
     buf_init(&b, 0);
     answer_error(&b, e);
-    if (status == 429 || status == 503)
+    if ((status == 429 || status == 503) && !c->retry_after_s)
         c->retry_after_s = router_retry_after(c->h->router);
     if (status == 500)
         log_error("request %s: %s", c->req_id, e->msg);

@@ -25,6 +25,8 @@
 
 struct MHD_Connection;
 struct http;
+struct link;
+struct rules;
 struct sock;
 
 enum {
@@ -46,6 +48,8 @@ struct conn {
     struct http *h;
     struct MHD_Connection *mhd; /* NULL once completed */
     struct sock *sock;
+    const struct link *link; /* HTTP threads only */
+    struct rules *rules;     /* those of the moment that it began */
     const struct route *route;
     struct route_match match; /* arg[]: the {names} of the path */
     struct query query;
@@ -57,12 +61,16 @@ struct conn {
     bool drop_body;        /* answer is known: read the body only to be heard */
     bool inference;
     bool unread; /* answered with the body still to come: close after it */
-    uint64_t body_seen;
-    size_t body_counted; /* bytes of body on the server's account */
-    struct err early;    /* answer after the body, when code is not OK */
+    bool close;  /* close after the answer */
+    bool preflight;
+    char *origin;                  /* of the web page that asks and may, NULL = none */
+    uint64_t body_seen, drain_max; /* how much of a refused body is read */
+    size_t body_counted;           /* bytes of body on the server's account */
+    struct err early;              /* answer after the body, when code is not OK */
     struct buf body;
     int64_t start_us;   /* request complete at the socket */
     atomic_bool cancel; /* long work looks at it */
+    atomic_bool owes;   /* a stream of its key, to be given back by conn_account */
     atomic_int refs;
 
     pthread_mutex_t lock; /* all below */
@@ -82,10 +90,15 @@ struct conn {
     struct conn_owner owner;
 };
 
-struct conn *conn_new(struct http *h, struct MHD_Connection *mhd, struct sock *sock);
+struct conn *conn_new(struct http *h, struct MHD_Connection *mhd,
+                      const struct link *link);
 void conn_drop_body(struct conn *c); /* parsed: give the memory back */
 struct conn *conn_ref(struct conn *c);
 void conn_unref(struct conn *c); /* NULL allowed */
+
+/* The generation of this request is over: give the key its stream back and take the
+ * tokens. At the latest with the last reference, then without tokens. */
+void conn_account(struct conn *c, int64_t tokens);
 
 /* HTTP thread: true when there is nothing to send and the connection is now suspended. */
 bool conn_park(struct conn *c);

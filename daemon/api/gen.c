@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "daemon/api/answer.h"
 #include "daemon/api/conn.h"
+#include "daemon/api/rules.h"
 #include "daemon/api/logprobs.h"
 #include "daemon/api/params.h"
 #include "daemon/api/server.h"
@@ -420,6 +421,7 @@ static void on_finish(void *arg, const struct gen_finish *f)
     struct choice *ch = arg;
     struct gen *g = ch->g;
     enum finish_reason reason = f->reason;
+    struct answer_usage u;
     struct err e;
     bool failed;
 
@@ -435,6 +437,10 @@ static void on_finish(void *arg, const struct gen_finish *f)
     ch->n_cached = f->n_cached;
     ch->reason = reason == FINISH_STOP ? "stop" : "length";
     count_finish(ch, reason);
+    if (g->n_left == 0) { /* before the client knows: its next request may come at once */
+        usage_of(g, &u);
+        conn_account(g->c, u.prompt + u.completion);
+    }
     if (reason == FINISH_ERROR && f->error)
         fail(g, f->error);
     else if (reason == FINISH_ERROR || reason == FINISH_ABORT) {
@@ -445,6 +451,7 @@ static void on_finish(void *arg, const struct gen_finish *f)
         if (g->n_left == 0)
             complete(g);
     }
+    http_log_content(g->c, "answer", ch->text.len ? ch->text.p : "", ch->text.len);
     failed = g->failed && g->n_left > 0;
     pthread_mutex_unlock(&g->c->lock);
     if (failed)
@@ -509,7 +516,8 @@ static struct gen *gen_new(const struct gen_cfg *cfg)
     g->n_prompts = cfg->n_prompts;
     g->n_choices = g->n_left = n;
     g->chat = cfg->p->kind == PARAMS_CHAT;
-    g->keep_text = !cfg->p->stream || (cfg->p->logprobs && !g->chat);
+    g->keep_text =
+        cfg->c->rules->log_content || !cfg->p->stream || (cfg->p->logprobs && !g->chat);
     if (!cfg->p->has_seed)
         cfg->p->gen.seed = random64();
     name_gen(g);

@@ -30,36 +30,52 @@ static bool bare_host(const char *s, char *to, size_t cap)
     return true;
 }
 
-static bool ours(const char *value, const char *listen_host, const char *reached)
+static bool among(const char *s, char *const *v, int n)
 {
-    static const char *const always[] = {"localhost", "127.0.0.1", "::1"};
+    for (int i = 0; i < n; i++)
+        if (!strcasecmp(s, v[i]))
+            return true;
+    return false;
+}
+
+static bool ours(const struct guard_names *n, const char *value)
+{
+    static char *const always[] = {"localhost", "127.0.0.1", "::1"};
     char host[256];
 
     if (!bare_host(value, host, sizeof(host)))
         return false;
-    for (size_t i = 0; i < sizeof(always) / sizeof(always[0]); i++)
-        if (!strcasecmp(host, always[i]))
-            return true;
-    return (listen_host[0] && !strcasecmp(host, listen_host)) ||
-           (reached[0] && !strcasecmp(host, reached));
+    return among(host, always, sizeof(always) / sizeof(always[0])) ||
+           among(host, n->hosts, n->n_hosts) || !strcasecmp(host, n->listen_host) ||
+           !strcasecmp(host, n->reached);
 }
 
-int guard_check(const char *listen_host, const char *reached, const char *host,
-                const char *origin, bool http11, struct err *e)
+int guard_check(const struct guard_names *n, const char *host, const char *origin,
+                bool http11, struct err *e)
 {
     if (!host && http11)
         return err_set(e, ERR_INVALID, "the Host header is missing");
-    if (host && !ours(host, listen_host, reached))
-        return err_set(e, ERR_DENIED, "the Host header names another host");
-    if (!origin)
-        return 0;
-    if (!strncasecmp(origin, "http://", 7))
-        origin += 7;
-    else if (!strncasecmp(origin, "https://", 8))
-        origin += 8;
-    else
-        return err_set(e, ERR_DENIED, "requests from this Origin are refused");
-    if (!ours(origin, listen_host, reached))
-        return err_set(e, ERR_DENIED, "requests from this Origin are refused");
+    if (host && !ours(n, host))
+        return err_set(e, ERR_DENIED,
+                       "the Host header names another host; access.hosts lists further "
+                       "names of this one");
+    if (origin && !among(origin, n->origins, n->n_origins))
+        return err_set(e, ERR_DENIED,
+                       "web pages of this Origin are refused; access.cors_origins lists "
+                       "those that may ask");
     return 0;
+}
+
+int guard_content(const char *method, const char *content_type, struct err *e)
+{
+    static const char json[] = "application/json";
+    const char *rest = content_type ? content_type + sizeof(json) - 1 : NULL;
+
+    if (!strcmp(method, "GET") || !strcmp(method, "HEAD") || !strcmp(method, "DELETE"))
+        return 0;
+    if (content_type && !strncasecmp(content_type, json, sizeof(json) - 1) &&
+        (!*rest || strchr(" \t;", *rest)))
+        return 0;
+    return err_param(e, ERR_UNSUPPORTED, "Content-Type",
+                     "a request of a web page must be of type application/json");
 }

@@ -20,23 +20,34 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/mem.h"
 #include "base/metric.h"
 #include "base/queue.h"
 #include "daemon/api/ctlqueue.h"
+#include "daemon/api/access.h"
+#include "daemon/api/conn.h"
+#include "daemon/api/link.h"
 #include "daemon/api/listen.h"
 #include "daemon/api/news.h"
 #include "daemon/api/pool.h"
+#include "daemon/api/rules.h"
 #include "daemon/api/serve.h"
 #include "daemon/api/server.h"
+#include "daemon/api/tls.h"
 #include "daemon/api/watch.h"
+#include "daemon/ctrl/conf.h"
 
 enum {
-    READ_POOL = 32 << 10, /* the library's memory for one connection */
+    READ_POOL = 160 << 10,   /* the library's memory for one connection: 64 KiB of headers
+                                fit, more are refused; pages count when they are used */
+    LOCAL_CONNECTIONS = 128, /* of the UNIX socket, whatever TCP clients do */
+    CONTENT_BYTES = 8 << 10, /* of one text in the log */
     STOP_WAIT_US = 3000000,
     STUCK_US = 10000000,      /* a callback, the watch or the control loop */
     STUCK_JOB_US = 120000000, /* reading one request */
@@ -55,6 +66,8 @@ void http_unref(struct http *h)
     for (int i = 0; i < h->n_keys; i++)
         free(h->keys[i]);
     pthread_mutex_destroy(&h->keys_lock);
+    pthread_mutex_destroy(&h->rules_lock);
+    rules_unref(h->rules);
     free(h->listen_host);
     free(h->listen);
     free(h->socket_path);
@@ -92,6 +105,30 @@ void http_note_key(struct http *h, const char *key)
         log_info("request field '%s' is not known and ignored", key);
 }
 
+struct rules *http_rules(struct http *h)
+{
+    struct rules *r;
+
+    pthread_mutex_lock(&h->rules_lock);
+    r = rules_ref(h->rules);
+    pthread_mutex_unlock(&h->rules_lock);
+    return r;
+}
+
+void http_log_content(const struct conn *c, const char *what, const char *text, size_t n)
+{
+    struct buf b;
+    struct jw w;
+
+    if (!c->rules->log_content)
+        return;
+    buf_init(&b, 0);
+    jw_init(&w, &b);
+    jw_strn(&w, text, n < CONTENT_BYTES ? n : CONTENT_BYTES);
+    log_info("request %s: %s of %zu bytes: %s", c->req_id, what, n, b.p);
+    buf_done(&b);
+}
+
 static _Thread_local int thread_slot = -1;
 
 void http_enter(struct http *h)
@@ -110,10 +147,10 @@ void http_leave(struct http *h)
 
 /* ---- start and stop ---- */
 
-static int check_descriptors(const struct http_cfg *cfg, struct err *e)
+static int check_descriptors(int max_connections, struct err *e)
 {
     struct rlimit r;
-    rlim_t need = (rlim_t)cfg->max_connections + SPARE_FDS;
+    rlim_t need = (rlim_t)max_connections + LOCAL_CONNECTIONS + SPARE_FDS;
 
     if (getrlimit(RLIMIT_NOFILE, &r) < 0)
         return err_errno(e, ERR_IO, "getrlimit");
@@ -122,8 +159,8 @@ static int check_descriptors(const struct http_cfg *cfg, struct err *e)
     if (r.rlim_max != RLIM_INFINITY && r.rlim_max < need)
         return err_set(e, ERR_INVALID,
                        "%d connections need %llu file descriptors but the limit is %llu: "
-                       "raise it (ulimit -n, LimitNOFILE=) or lower --max-connections",
-                       cfg->max_connections, (unsigned long long)need,
+                       "raise it (ulimit -n, LimitNOFILE=) or lower max_connections",
+                       max_connections, (unsigned long long)need,
                        (unsigned long long)r.rlim_max);
     r.rlim_cur = need;
     if (setrlimit(RLIMIT_NOFILE, &r) < 0)
@@ -133,21 +170,30 @@ static int check_descriptors(const struct http_cfg *cfg, struct err *e)
 
 static int start_listener(struct listener *l, int n_threads, struct err *e)
 {
-    const struct http_cfg *cfg = &l->h->cfg;
+    const struct rules *r = l->h->rules;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
     struct MHD_OptionItem opts[] = {
         {MHD_OPTION_LISTEN_SOCKET, l->fd, NULL},
-        {MHD_OPTION_CONNECTION_LIMIT, cfg->max_connections, NULL},
+        {MHD_OPTION_CONNECTION_LIMIT, l->local ? LOCAL_CONNECTIONS : r->max_connections,
+         NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, READ_POOL, NULL},
-        {MHD_OPTION_CONNECTION_TIMEOUT, cfg->idle_us / 1000000, NULL},
+        {MHD_OPTION_CONNECTION_TIMEOUT, r->idle_us / 1000000, NULL},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)serve_completed, l},
-        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)serve_socket, l},
+        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)link_notify, l},
         {n_threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, n_threads, NULL},
         {MHD_OPTION_END, 0, NULL},
     };
+    /* the library wants a certificate of its own, which no session comes to use: each is
+     * given the present one when its connection begins */
+    struct MHD_OptionItem secure[] = {
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)tls_priorities},
+        {MHD_OPTION_HTTPS_CERT_CALLBACK, (intptr_t)tls_no_cert, NULL},
+        {MHD_OPTION_END, 0, NULL},
+    };
 
-    l->mhd = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0,
-                              NULL, NULL, serve_request, l, MHD_OPTION_ARRAY, opts,
-                              MHD_OPTION_END);
+    l->mhd = MHD_start_daemon(flags | (l->tls ? MHD_USE_TLS : 0), 0, link_accept, l,
+                              serve_request, l, MHD_OPTION_ARRAY, opts, MHD_OPTION_ARRAY,
+                              l->tls ? secure : secure + 2, MHD_OPTION_END);
     if (!l->mhd)
         return err_set(e, ERR_INTERNAL, "the HTTP library did not start");
     return 0;
@@ -169,6 +215,9 @@ static struct http *http_alloc(const struct http_cfg *cfg, struct router *r,
     struct http *h = xcalloc(1, sizeof(*h));
 
     h->cfg = *cfg;
+    h->cfg.conf = NULL; /* copied, not kept */
+    h->rules = rules_new(cfg->conf);
+    pthread_mutex_init(&h->rules_lock, NULL);
     h->socket_path = xstrdup(cfg->socket_path);
     h->version = xstrdup(cfg->version);
     h->router = r;
@@ -180,25 +229,58 @@ static struct http *http_alloc(const struct http_cfg *cfg, struct router *r,
     return h;
 }
 
+/* The TCP listener: reachable from elsewhere only with keys and TLS, or when the
+ * configuration insists. */
+static int open_tcp(struct http *h, const struct conf *c, struct err *e)
+{
+    const char *cert = c->listen.tls_cert, *key = c->listen.tls_key;
+    bool tls = cert && cert[0] && key && key[0];
+    bool open = c->access.insecure || (tls && access_has_keys(h->cfg.access));
+    char host[256] = "";
+    bool remote = false;
+
+    access_set_conf(h->cfg.access, c);
+    if (c->listen.address[0]) {
+        if (listen_tcp(c->listen.address, open, host, sizeof(host), &h->tcp.fd, &h->port,
+                       &remote, e) < 0)
+            return -1;
+        if (tls && tls_new(cert, key, &h->tcp.tls, e) < 0)
+            return -1;
+        if (remote && c->access.insecure)
+            log_warn("%s can be reached from elsewhere and access.insecure is set",
+                     c->listen.address);
+    }
+    access_set_remote(h->cfg.access, remote);
+    h->listen_host = xstrdup(host);
+    h->listen = !c->listen.address[0]
+                    ? xstrdup("")
+                    : xasprintf(strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, h->port);
+    return 0;
+}
+
+static int open_local(struct http *h, struct err *e)
+{
+    bool others = access_find_groups(h->cfg.access);
+
+    if (h->cfg.socket_fd > 0) {
+        h->local.fd = h->cfg.socket_fd;
+        return 0;
+    }
+    /* where the groups exist, whoever connects is asked for his; else only we may */
+    return listen_unix(h->cfg.socket_path, others ? 0666 : 0600, &h->local.fd, e);
+}
+
 int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page *page,
                struct http **ret, struct err *e)
 {
     struct http *h = http_alloc(cfg, r, page);
-    char host[256] = "";
+    int max = h->rules->max_connections;
 
-    if (check_descriptors(cfg, e) < 0)
-        goto fail;
-    if (cfg->listen[0] &&
-        listen_tcp(cfg->listen, host, sizeof(host), &h->tcp.fd, &h->port, e) < 0)
-        goto fail;
-    h->listen_host = xstrdup(host);
-    h->listen = !cfg->listen[0]
-                    ? xstrdup("")
-                    : xasprintf(strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, h->port);
-    if (listen_unix(cfg->socket_path, &h->local.fd, e) < 0)
+    if (check_descriptors(max, e) < 0 || open_tcp(h, cfg->conf, e) < 0 ||
+        open_local(h, e) < 0)
         goto fail;
     if (queue_new(1, &h->idle, e) < 0 || watch_new(h, &h->watch, e) < 0 ||
-        pool_new(cfg->n_workers, cfg->max_connections, &h->pool, e) < 0 ||
+        pool_new(cfg->n_workers, max, &h->pool, e) < 0 ||
         (cfg->loop && ctlqueue_new(cfg->loop, CONTROL_WAITING, &h->control, e) < 0))
         goto fail;
     h->news = cfg->loop ? news_new(h) : NULL;
@@ -212,6 +294,23 @@ int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page 
 fail:
     http_stop(h);
     return -1;
+}
+
+void http_set_conf(struct http *h, const struct conf *c)
+{
+    struct rules *r = rules_new(c), *old;
+
+    access_set_conf(h->cfg.access, c);
+    pthread_mutex_lock(&h->rules_lock);
+    old = h->rules;
+    h->rules = r;
+    pthread_mutex_unlock(&h->rules_lock);
+    rules_unref(old);
+}
+
+int http_reload_tls(struct http *h, struct err *e)
+{
+    return h->tcp.tls ? tls_load(h->tcp.tls, e) : 0;
 }
 
 int http_port(const struct http *h) { return h->port; }
@@ -266,7 +365,9 @@ void http_stop(struct http *h)
         watch_kill_all(h->watch);
     stop_listener(&h->tcp);
     stop_listener(&h->local);
-    if (h->socket_path && h->local.fd == -1 && h->watch)
+    tls_free(h->tcp.tls);
+    h->tcp.tls = NULL;
+    if (h->cfg.socket_fd <= 0 && h->local.fd == -1 && h->watch)
         unlink(h->socket_path);
     pool_free(h->pool);
     ctlqueue_free(h->control);

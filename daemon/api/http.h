@@ -3,8 +3,9 @@
  * libmicrohttpd with a pool of polling threads. Routes are rows (route.def): method,
  * path, where they exist (tcp, unix or both) and the handler. Bodies are parsed and
  * tokenised on worker threads with the connection suspended; answers are resumed from the
- * control thread's callbacks. Header and body deadlines, idle streams and gone clients
- * are watched here, since a suspended connection sees neither. */
+ * control thread's callbacks. Header and body deadlines (that of a TLS handshake with
+ * them), idle streams and gone clients are watched here, since a suspended connection
+ * sees neither. Who may do what: access.h. */
 #ifndef API_HTTP_H
 #define API_HTTP_H
 
@@ -15,6 +16,7 @@
 struct access;
 struct alarm_status;
 struct alarms;
+struct conf;
 struct confmgr;
 struct domain;
 struct err;
@@ -28,20 +30,22 @@ struct slo;
 struct store;
 
 struct http_cfg {
-    const char *listen; /* "127.0.0.1:8080", "[::1]:8080" or "" for none; port 0 = any */
-    const char *socket_path; /* UNIX socket, mode 0600 */
-    size_t max_body;
-    int max_connections, n_threads, n_workers;
-    int64_t header_us, body_us, idle_us; /* deadlines */
+    /* listen, access, limits, instances[].kv.isolate; copied. An address of listen with
+     * port 0 = any; "" = no TCP. */
+    const struct conf *conf;
+    const char *socket_path; /* UNIX socket */
+    int socket_fd; /* it is open already, and stays when we end (systemd's); 0 = make it
+                    */
+    int n_threads, n_workers;
     const char *version;
     int schema; /* of the state store, for show version */
     int64_t start_us;
     const char *models_dir; /* published shapes, for plan */
     struct domain *domain;  /* the rack; NULL in tests that have none */
     struct loop *loop;      /* the control thread's; NULL in tests: no ROUTE_CONTROL */
+    struct access *access;  /* never NULL */
     /* What the handlers of the control thread work on; each NULL in tests that have none.
      */
-    struct access *access;
     struct alarms *alarms;
     struct confmgr *confmgr;
     struct fleet *fleet;
@@ -49,14 +53,21 @@ struct http_cfg {
     struct store *store;
 };
 
-/* Borrows router, page and what cfg points to until http_stop; starts its threads.
- */
+/* Borrows router, page and what cfg points to, its conf aside, until http_stop; starts
+ * its threads. DENIED when the address can be reached from elsewhere without keys and
+ * TLS. */
 int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page *page,
                struct http **ret, struct err *e);
 int http_port(const struct http *h); /* the TCP port bound, 0 when none */
 /* News for those who listen to /api/v1/events; h NULL allowed. Control thread. */
 void http_on_journal(struct http *h, const struct journal_row *r);
 void http_on_alarm(struct http *h, const struct alarm_status *a);
+/* Another configuration: limits, names, origins and access of requests from now on. What
+ * is of the listener itself stays. Control thread. */
+void http_set_conf(struct http *h, const struct conf *c);
+/* Reads the certificate files again; on a fault the old certificate stays. Control
+ * thread. */
+int http_reload_tls(struct http *h, struct err *e);
 /* No new inference: 503 with Retry-After. Running requests, health and control go on. */
 void http_drain(struct http *h);
 /* Streams and requests still open. */

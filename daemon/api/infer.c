@@ -11,10 +11,12 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "daemon/api/access.h"
 #include "daemon/api/conn.h"
 #include "daemon/api/gen.h"
 #include "daemon/api/params.h"
 #include "daemon/api/route.h"
+#include "daemon/api/rules.h"
 #include "daemon/api/server.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/metrics.h"
@@ -115,6 +117,7 @@ static void infer(struct conn *c, enum params_kind kind)
 
     if (params_parse(c->body.len ? c->body.p : "", c->body.len, kind, &g.p, &e) < 0)
         goto fail;
+    http_log_content(c, "request", c->body.p, c->body.len);
     conn_drop_body(c);
     note_unknown(c, g.p);
     g.m = router_model(c->h->router, g.p->model, &e);
@@ -127,6 +130,8 @@ static void infer(struct conn *c, enum params_kind kind)
     g.max_tokens = xcalloc((size_t)g.n_prompts, sizeof(*g.max_tokens));
     if (encode_all(c, &g, &e) < 0)
         goto fail;
+    g.p->gen.salt =
+        access_salt(c->h->cfg.access, &c->who, rules_isolate(c->rules, g.m->name));
     gen_start(&g);
     return;
 

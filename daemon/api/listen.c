@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,8 +52,21 @@ static int bound_port(int fd)
     return atoi(port);
 }
 
-int listen_tcp(const char *where, char *host, size_t host_cap, int *ret_fd, int *ret_port,
-               struct err *e)
+/* Anything but loopback. */
+static bool is_remote(const struct sockaddr *a)
+{
+    const struct in6_addr *six = &((const struct sockaddr_in6 *)a)->sin6_addr;
+    const uint8_t *four = (const uint8_t *)&((const struct sockaddr_in *)a)->sin_addr;
+
+    if (a->sa_family == AF_INET)
+        return four[0] != 127;
+    return a->sa_family != AF_INET6 ||
+           !(IN6_IS_ADDR_LOOPBACK(six) ||
+             (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127));
+}
+
+int listen_tcp(const char *where, bool may_be_remote, char *host, size_t host_cap,
+               int *ret_fd, int *ret_port, bool *ret_remote, struct err *e)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
                                    .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
@@ -66,6 +80,15 @@ int listen_tcp(const char *where, char *host, size_t host_cap, int *ret_fd, int 
     if (rc != 0)
         return err_set(e, ERR_INVALID, "listen address '%s': %s", where,
                        gai_strerror(rc));
+    *ret_remote = is_remote(found->ai_addr);
+    if (*ret_remote && !may_be_remote) {
+        freeaddrinfo(found);
+        return err_set(e, ERR_DENIED,
+                       "'%s' can be reached from other machines, which needs an API key "
+                       "(llmctl key create) and TLS (listen.tls_cert, listen.tls_key); "
+                       "access.insecure: true does without both",
+                       where);
+    }
     fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
         bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0) {
@@ -95,7 +118,7 @@ static bool answered(const struct sockaddr_un *a)
     return yes;
 }
 
-int listen_unix(const char *path, int *ret_fd, struct err *e)
+int listen_unix(const char *path, mode_t mode, int *ret_fd, struct err *e)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct stat st;
@@ -112,8 +135,10 @@ int listen_unix(const char *path, int *ret_fd, struct err *e)
     }
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     /* the mode of the descriptor becomes that of the file: no moment of a wider one */
-    if (fd < 0 || fchmod(fd, 0600) < 0 ||
-        bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, BACKLOG) < 0) {
+    if (fd < 0 || fchmod(fd, mode) < 0 ||
+        bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 ||
+        (mode != 0600 && chmod(path, mode) < 0) || /* the umask took some of it */
+        listen(fd, BACKLOG) < 0) {
         err_errno(e, ERR_IO, "listen on '%s'", path);
         if (fd >= 0)
             close(fd);
@@ -123,13 +148,18 @@ int listen_unix(const char *path, int *ret_fd, struct err *e)
     return 0;
 }
 
-void listen_local_addr(int fd, char *to, size_t cap)
+void listen_addr(int fd, bool peer, char *to, size_t cap)
 {
+    static const char mapped[] = "::ffff:";
     struct sockaddr_storage a;
     socklen_t n = sizeof(a);
+    int rc = peer ? getpeername(fd, (struct sockaddr *)&a, &n)
+                  : getsockname(fd, (struct sockaddr *)&a, &n);
 
-    if (getsockname(fd, (struct sockaddr *)&a, &n) < 0 || a.ss_family == AF_UNIX ||
+    if (rc < 0 || a.ss_family == AF_UNIX ||
         getnameinfo((struct sockaddr *)&a, n, to, (socklen_t)cap, NULL, 0,
                     NI_NUMERICHOST) != 0)
         to[0] = '\0';
+    if (!strncmp(to, mapped, sizeof(mapped) - 1) && strchr(to, '.'))
+        memmove(to, to + sizeof(mapped) - 1, strlen(to) - sizeof(mapped) + 2);
 }

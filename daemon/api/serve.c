@@ -1,6 +1,6 @@
 /* daemon/api/serve.c - the callbacks of libmicrohttpd: one request through its states.
  *
- * serve_request comes with the headers (guard, route, size), again for each piece of
+ * serve_request comes with the headers (admit.c), again for each piece of
  * body, then go_on when all is there and after every resume. Answers that are not there
  * yet leave the connection suspended.
  *
@@ -10,14 +10,11 @@
  * time-out and do not see their client go: watch.c does. */
 #include "daemon/api/serve.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -25,19 +22,18 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "base/queue.h"
+#include "daemon/api/admit.h"
 #include "daemon/api/conn.h"
 #include "daemon/api/ctlqueue.h"
-#include "daemon/api/guard.h"
-#include "daemon/api/listen.h"
 #include "daemon/api/pool.h"
 #include "daemon/api/route.h"
+#include "daemon/api/rules.h"
 #include "daemon/api/server.h"
 #include "daemon/api/watch.h"
 #include "daemon/serve/metrics.h"
 
 enum {
-    DRAIN_BYTES = 64 << 20, /* of a refused body, to be heard at all */
-    BODIES_HELD = 32,       /* bodies of the greatest size, over all connections */
+    BODIES_HELD = 32, /* bodies of the greatest size, over all connections */
     STREAM_BLOCK = 16 << 10,
 };
 
@@ -56,7 +52,16 @@ static void headers_add(struct MHD_Response *r, const struct conn *c)
         MHD_add_response_header(r, c->header[i].name, c->header[i].value);
     if (c->match.allow[0])
         MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, c->match.allow);
-    if (c->unread || atomic_load(&c->h->draining))
+    if (c->status == MHD_HTTP_UNAUTHORIZED)
+        MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE,
+                                "Bearer realm=\"llmrack\"");
+    if (c->origin) {
+        MHD_add_response_header(r, "Access-Control-Allow-Origin", c->origin);
+        MHD_add_response_header(r, MHD_HTTP_HEADER_VARY, "Origin");
+        MHD_add_response_header(r, "Access-Control-Expose-Headers",
+                                "X-Request-Id, Retry-After, ETag, Location");
+    }
+    if (c->unread || c->close || atomic_load(&c->h->draining))
         MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
 }
 
@@ -81,7 +86,8 @@ static enum MHD_Result queue_answer(struct conn *c)
         free(body);
         return MHD_NO;
     }
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, c->content_type);
+    if (c->content_type)
+        MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, c->content_type);
     headers_add(r, c);
     watch_phase(c->h->watch, c->sock, c, SOCK_SEND);
     http_count(c->h, M_HTTP, c->status / 100 - 1, 1);
@@ -184,56 +190,6 @@ static void name_request(struct conn *c)
              (unsigned long long)(r[1] & 0xffffffff));
 }
 
-static int guard(struct conn *c, const char *version, struct err *e)
-{
-    const union MHD_ConnectionInfo *fd =
-        MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
-    char reached[64] = "";
-
-    if (c->local)
-        return 0;
-    if (fd)
-        listen_local_addr(fd->connect_fd, reached, sizeof(reached));
-    return guard_check(c->h->listen_host, reached, header(c, MHD_HTTP_HEADER_HOST),
-                       header(c, MHD_HTTP_HEADER_ORIGIN),
-                       !strcmp(version, MHD_HTTP_VERSION_1_1), e);
-}
-
-static int too_big(struct conn *c, struct err *e)
-{
-    return err_set(e, ERR_TOOBIG, "the request body is over the limit of %zu bytes",
-                   c->h->cfg.max_body);
-}
-
-/* What is for operators is on the UNIX socket, except the metrics. */
-static int may(struct conn *c, const struct route *r, struct err *e)
-{
-    snprintf(c->who.actor, sizeof(c->who.actor), c->local ? "local" : "anonymous");
-    snprintf(c->who.origin, sizeof(c->who.origin), c->local ? "unix" : "tcp");
-    if (c->local || r->access <= ACCESS_INFER || r->handler == api_metrics)
-        return 0;
-    return err_set(e, ERR_NOTFOUND, "there is nothing at this path");
-}
-
-/* Everything that headers alone decide. */
-static int check_headers(struct conn *c, const char *method, const char *url,
-                         const char *version, struct err *e)
-{
-    const char *length = header(c, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    const char *match = header(c, MHD_HTTP_HEADER_IF_MATCH);
-
-    if (guard(c, version, e) < 0 || route_find(method, url, &c->match, e) < 0 ||
-        may(c, c->match.route, e) < 0 ||
-        query_read(c->mhd, c->match.route, &c->query, e) < 0)
-        return -1;
-    c->if_match = match ? xstrdup(match) : NULL;
-    c->route = c->match.route;
-    c->inference = c->route->inference;
-    if (length && strtoull(length, NULL, 10) > c->h->cfg.max_body)
-        return too_big(c, e);
-    return 0;
-}
-
 static enum MHD_Result answer_now(struct conn *c)
 {
     c->unread = true;
@@ -249,7 +205,9 @@ static enum MHD_Result begin(struct conn *c, const char *method, const char *url
     name_request(c);
     if (!watch_phase(c->h->watch, c->sock, c, SOCK_BODY))
         return MHD_NO;
-    if (check_headers(c, method, url, version, &c->early) < 0) {
+    MHD_set_connection_option(c->mhd, MHD_CONNECTION_OPTION_TIMEOUT,
+                              (unsigned)(c->rules->idle_us / 1000000));
+    if (admit(c, method, url, version, &c->early) < 0) {
         c->drop_body = header(c, MHD_HTTP_HEADER_CONTENT_LENGTH) ||
                        header(c, MHD_HTTP_HEADER_TRANSFER_ENCODING);
         if (expect && !strcasecmp(expect, "100-continue"))
@@ -270,13 +228,13 @@ static enum MHD_Result take_body(struct conn *c, const char *data, size_t n)
 
     c->body_seen += n;
     if (c->drop_body)
-        return c->body_seen <= DRAIN_BYTES ? MHD_YES : MHD_NO;
-    if (c->body_seen > h->cfg.max_body) {
-        too_big(c, &c->early);
+        return c->body_seen <= c->drain_max ? MHD_YES : MHD_NO;
+    if (c->body_seen > c->rules->max_body) {
+        admit_too_big(c, &c->early);
         refuse_body(c);
         return MHD_YES;
     }
-    if (atomic_fetch_add(&h->body_bytes, n) + n > h->cfg.max_body * BODIES_HELD) {
+    if (atomic_fetch_add(&h->body_bytes, n) + n > c->rules->max_body * BODIES_HELD) {
         atomic_fetch_sub(&h->body_bytes, n);
         err_set(&c->early, ERR_UNAVAIL, "too many request bodies are being read");
         refuse_body(c);
@@ -285,6 +243,18 @@ static enum MHD_Result take_body(struct conn *c, const char *data, size_t n)
     c->body_counted += n;
     buf_add(&c->body, data, n);
     return MHD_YES;
+}
+
+static void answer_preflight(struct conn *c)
+{
+    struct buf none;
+
+    conn_header(c, "Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, PATCH, DELETE");
+    conn_header(c, "Access-Control-Allow-Headers",
+                "Authorization, Content-Type, If-Match, X-Api-Key, X-Request-Id");
+    conn_header(c, "Access-Control-Max-Age", "600");
+    buf_init(&none, 0);
+    conn_answer(c, MHD_HTTP_NO_CONTENT, NULL, &none);
 }
 
 /* The whole request is here: answer it, or set somebody to work on it. */
@@ -298,6 +268,10 @@ static void dispatch(struct conn *c)
     c->start_us = clock_now_us(clock_real());
     if (c->early.code != ERR_OK) {
         conn_answer_err(c, &c->early);
+        return;
+    }
+    if (c->preflight) {
+        answer_preflight(c);
         return;
     }
     if (c->inference && atomic_load(&c->h->draining)) {
@@ -319,7 +293,8 @@ static enum MHD_Result go_on(struct conn *c)
 
     if (!c->dispatched) {
         /* what is answered on the spot is sent even to a client that closed its side */
-        bool later = c->early.code == ERR_OK && c->route->run != ROUTE_INLINE;
+        bool later =
+            c->early.code == ERR_OK && !c->preflight && c->route->run != ROUTE_INLINE;
 
         if (!watch_phase(c->h->watch, c->sock, c, later ? SOCK_WORK : SOCK_SEND))
             return MHD_NO;
@@ -397,30 +372,4 @@ void serve_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
     conn_unref(c);
     if (atomic_fetch_sub(&l->h->requests, 1) == 1 && atomic_load(&l->h->stopping))
         queue_push(l->h->idle, l->h);
-}
-
-void serve_socket(void *cls, struct MHD_Connection *mhd, void **context,
-                  enum MHD_ConnectionNotificationCode what)
-{
-    struct listener *l = cls;
-    struct http *h = l->h;
-    const union MHD_ConnectionInfo *fd;
-    int one = 1, limit = h->cfg.max_connections;
-
-    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
-        if (!l->local) /* a frame a packet: tokens are not to wait for more */
-            setsockopt(fd->connect_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-        *context = watch_add(h->watch, fd->connect_fd);
-        if (atomic_fetch_add(&h->connections, 1) + 1 >= limit / 5 * 4 &&
-            !atomic_exchange(&h->crowded, true))
-            log_warn("80 %% of the %d connections that are allowed are open", limit);
-    } else {
-        watch_del(h->watch, *context);
-        *context = NULL;
-        if (atomic_fetch_sub(&h->connections, 1) - 1 < limit / 2)
-            atomic_store(&h->crowded, false);
-    }
-    if (!atomic_load(&h->stopping))
-        metric_set(h->page, M_CONNECTIONS, 0, atomic_load(&h->connections));
 }

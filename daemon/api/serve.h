@@ -11,7 +11,5 @@ enum MHD_Result serve_request(void *cls, struct MHD_Connection *mhd, const char 
                               size_t *data_n, void **con_cls);
 void serve_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
                      enum MHD_RequestTerminationCode why);
-void serve_socket(void *cls, struct MHD_Connection *mhd, void **context,
-                  enum MHD_ConnectionNotificationCode what);
 
 #endif

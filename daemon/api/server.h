@@ -17,6 +17,8 @@ struct ctlqueue;
 struct news;
 struct pool;
 struct queue;
+struct rules;
+struct tls;
 struct watch;
 
 enum { HTTP_MAX_THREADS = 64, HTTP_MAX_KEYS = 64 };
@@ -25,7 +27,8 @@ struct listener {
     struct http *h;
     struct MHD_Daemon *mhd;
     int fd;
-    bool local; /* UNIX socket */
+    bool local;      /* UNIX socket */
+    struct tls *tls; /* NULL = plain */
 };
 
 struct http {
@@ -43,6 +46,10 @@ struct http {
     atomic_bool draining, stopping;
     atomic_bool crowded; /* told that connections run out */
     atomic_int refs, active, connections, requests;
+    atomic_int tcp_connections;
+    atomic_int strangers; /* connections of local users who may nothing */
+    pthread_mutex_t rules_lock;
+    struct rules *rules;      /* the present ones */
     atomic_size_t body_bytes; /* request bodies in memory, all connections */
     atomic_int_fast64_t
         busy_us[HTTP_MAX_THREADS]; /* since when a callback runs, 0 idle */
@@ -54,11 +61,15 @@ struct http {
     int n_keys;
 };
 
+/* The rules of now, with a reference. Any thread. */
+struct rules *http_rules(struct http *h);
 void http_ref(struct http *h);
 void http_unref(struct http *h);
 /* Metrics on the daemon's page; nothing after the stop. */
 void http_count(struct http *h, int id, int label, double v);
 void http_observe(struct http *h, int id, double v);
+/* A prompt or an answer into the log, where the configuration wants it. */
+void http_log_content(const struct conn *c, const char *what, const char *text, size_t n);
 /* Log a request field name that nobody knows, once a name. */
 void http_note_key(struct http *h, const char *key);
 /* Bracket every callback of a polling thread, for http_alive. */

@@ -23,6 +23,7 @@
 #include "base/mem.h"
 #include "daemon/api/answer.h"
 #include "daemon/api/conn.h"
+#include "daemon/api/rules.h"
 #include "daemon/api/server.h"
 #include "daemon/serve/metrics.h"
 
@@ -34,6 +35,7 @@ struct sock {
     int fd;
     enum sock_phase phase;
     int64_t since_us;
+    bool tls;
     bool armed; /* in the set */
     bool hung;  /* the peer closed while no request was worked on */
     struct conn *conn;
@@ -56,11 +58,12 @@ struct watch {
 
 static int64_t now_us(void) { return clock_now_us(clock_real()); }
 
-struct sock *watch_add(struct watch *w, int fd)
+struct sock *watch_add(struct watch *w, int fd, bool tls)
 {
     struct sock *s = xcalloc(1, sizeof(*s));
 
     s->fd = fd;
+    s->tls = tls;
     s->since_us = now_us();
     pthread_mutex_lock(&w->lock);
     s->serial = ++w->next_serial;
@@ -119,7 +122,8 @@ void watch_kill_all(struct watch *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-void watch_abort_all(struct watch *w, const struct err *e)
+/* key 0: those of all, and sockets without a request are cut. */
+static void abort_some(struct watch *w, int64_t key, const struct err *e)
 {
     struct conn **found;
     size_t n = 0;
@@ -132,10 +136,12 @@ void watch_abort_all(struct watch *w, const struct err *e)
     {
         struct sock *s = list_entry(it, struct sock, link);
 
-        if (s->phase == SOCK_WORK && s->conn)
-            found[n++] = conn_ref(s->conn);
-        else if (s->phase != SOCK_SEND)
+        if (s->phase == SOCK_WORK && s->conn) {
+            if (!key || s->conn->who.key == key)
+                found[n++] = conn_ref(s->conn);
+        } else if (!key && s->phase != SOCK_SEND) {
             cut(s, SHUT_RDWR);
+        }
     }
     pthread_mutex_unlock(&w->lock);
 
@@ -146,13 +152,25 @@ void watch_abort_all(struct watch *w, const struct err *e)
     free(found);
 }
 
+void watch_abort_all(struct watch *w, const struct err *e) { abort_some(w, 0, e); }
+
+void watch_abort_key(struct watch *w, int64_t key, const struct err *e)
+{
+    if (key)
+        abort_some(w, key, e);
+}
+
 /* The server cannot answer while a body is still coming, but no byte of an answer was
- * sent yet, so the socket is ours to write to. */
+ * sent yet, so the socket is ours to write to; not so within TLS. */
 static void answer_slow_body(struct watch *w, struct sock *s)
 {
     struct err e;
     struct buf body, all;
 
+    if (s->tls) {
+        cut(s, SHUT_RDWR);
+        return;
+    }
     err_set(&e, ERR_TIMEOUT, "the request body came too slowly");
     buf_init(&body, 0);
     buf_init(&all, 0);
@@ -169,9 +187,9 @@ static void answer_slow_body(struct watch *w, struct sock *s)
     buf_done(&all);
 }
 
-static void check_deadline(struct watch *w, struct sock *s, int64_t now)
+static void check_deadline(struct watch *w, struct sock *s, const struct rules *r,
+                           int64_t now)
 {
-    const struct http_cfg *cfg = &w->h->cfg;
     int64_t age = now - s->since_us;
 
     if (s->hung && age > HUNG_US && s->phase != SOCK_DEAD) {
@@ -180,15 +198,15 @@ static void check_deadline(struct watch *w, struct sock *s, int64_t now)
     }
     switch (s->phase) {
     case SOCK_HEADER:
-        if (age > cfg->header_us)
+        if (age > r->header_us)
             cut(s, SHUT_RDWR);
         break;
     case SOCK_IDLE:
-        if (age > cfg->idle_us + cfg->header_us)
+        if (age > r->idle_us + r->header_us)
             cut(s, SHUT_RDWR);
         break;
     case SOCK_BODY:
-        if (age > cfg->body_us)
+        if (age > r->body_us)
             answer_slow_body(w, s);
         break;
     case SOCK_DEAD:
@@ -205,10 +223,12 @@ static void on_scan(void *arg)
 {
     struct watch *w = arg;
     int64_t now = now_us();
+    struct rules *r = http_rules(w->h);
 
     pthread_mutex_lock(&w->lock);
-    list_for(it, &w->socks) check_deadline(w, list_entry(it, struct sock, link), now);
+    list_for(it, &w->socks) check_deadline(w, list_entry(it, struct sock, link), r, now);
     pthread_mutex_unlock(&w->lock);
+    rules_unref(r);
     atomic_store(&w->scanned_us, now);
     loop_timer_set(w->timer, now + SCAN_US);
 }

@@ -29,13 +29,15 @@ enum sock_phase {
 int watch_new(struct http *h, struct watch **ret, struct err *e);
 void watch_free(struct watch *w); /* stops the thread; all sockets must be closed */
 
-struct sock *watch_add(struct watch *w, int fd);
+struct sock *watch_add(struct watch *w, int fd, bool tls);
 void watch_del(struct watch *w, struct sock *s); /* before the descriptor closes */
 /* The request served on s now, NULL between requests; with it the phase. False when the
  * socket was cut. */
 bool watch_phase(struct watch *w, struct sock *s, struct conn *c, enum sock_phase phase);
 /* Cut a connection whose reader is too slow. Any thread. */
 void watch_kill(struct watch *w, struct sock *s);
+/* conn_abort for each request of that key (access_who.key) that is worked on. */
+void watch_abort_key(struct watch *w, int64_t key, const struct err *e);
 /* conn_abort for each request that is worked on, and an end of sockets that have none; or
  * shut every socket down. */
 void watch_abort_all(struct watch *w, const struct err *e);

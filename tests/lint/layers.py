@@ -20,6 +20,7 @@ OWNERS = {"sqlite3.h": r"state/store\.c", "readline/readline.h": r"ctl/line\.c",
           "immintrin.h": r"(kernels/.*_avx(2|512)\.[ch]|base/team\.c)",
           "nettle/sha2.h": r"base/sha256\.c",
           "yaml.h": r"daemon/ctrl/conf_tree\.c",
+          "gnutls/gnutls.h": r"daemon/api/tls\.c",
           "jansson.h": r"(base/json\.h|base/json\.c)"}
 SLEEPS = re.compile(r"(?<![>.\w])(usleep|nanosleep|clock_nanosleep|sleep|pthread_cond_timedwait|"
                     r"sem_timedwait|epoll_wait|ppoll|poll|select|sigtimedwait|clock_sleep_us)\s*\(")

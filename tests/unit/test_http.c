@@ -6,26 +6,34 @@
 #include <sys/un.h>
 
 #include "base/clock.h"
+#include "daemon/api/access.h"
 #include "daemon/api/conn.h"
 #include "daemon/api/http.h"
+#include "daemon/ctrl/conf.h"
 #include "tests/unit/fake_router.h"
 
 static struct router fake;
 static struct http *http;
+static struct access *access_list;
 static char dir[64], path[96];
+
+static const struct conf conf = {
+    .listen.address = "127.0.0.1:0",
+    .access = {.anonymous = 1, .failures_per_min = 5},
+    .limits = {.max_body_mib = 1,
+               .max_connections = 64,
+               .header_s = 5,
+               .body_s = 5,
+               .idle_s = 30},
+};
 
 static int setup(void **state)
 {
     struct http_cfg cfg = {
-        .listen = "127.0.0.1:0",
+        .conf = &conf,
         .socket_path = path,
-        .max_body = 1 << 20,
-        .max_connections = 64,
         .n_threads = 2,
         .n_workers = 2,
-        .header_us = 5000000,
-        .body_us = 5000000,
-        .idle_us = 30000000,
         .version = "test",
         .start_us = clock_now_us(clock_real()),
     };
@@ -36,6 +44,9 @@ static int setup(void **state)
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof(path), "%s/sock", dir);
     fake_init(&fake);
+    if (access_new(NULL, &access_list, &e) < 0)
+        fail_msg("%s", e.msg);
+    cfg.access = access_list;
     if (http_start(&cfg, &fake, fake.page, &http, &e) < 0)
         fail_msg("%s", e.msg);
     return 0;
@@ -47,6 +58,7 @@ static int teardown(void **state)
     http_stop(http);
     http = NULL;
     fake_done(&fake);
+    access_free(access_list);
     assert_int_equal(access(path, F_OK), -1); /* the socket is gone */
     rmdir(dir);
     return 0;
@@ -405,9 +417,10 @@ static void test_stop_with_everything_open(void **state)
 
 static void test_second_server_on_the_socket(void **state)
 {
-    struct http_cfg cfg = {.listen = "",
+    struct conf c2 = conf;
+    struct http_cfg cfg = {.conf = &c2,
                            .socket_path = path,
-                           .max_connections = 16,
+                           .access = access_list,
                            .n_threads = 1,
                            .n_workers = 1,
                            .version = ""};
@@ -415,11 +428,12 @@ static void test_second_server_on_the_socket(void **state)
     struct err e = {0};
 
     (void)state;
+    c2.listen.address = "";
     assert_int_equal(http_start(&cfg, &fake, fake.page, &second, &e), -1);
     assert_int_equal(e.code, ERR_CONFLICT);
     assert_null(second);
     assert_int_equal(access(path, F_OK), 0);
-    cfg.listen = "nonsense";
+    c2.listen.address = "nonsense";
     assert_int_equal(http_start(&cfg, &fake, fake.page, &second, &e), -1);
     assert_int_equal(e.code, ERR_INVALID);
 }

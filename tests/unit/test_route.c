@@ -95,9 +95,11 @@ static void test_rows(void **state)
 
 static void check(const char *host, const char *origin, enum err_code want)
 {
+    char *hosts[] = {"chat.example"}, *origins[] = {"https://chat.example:8443"};
+    const struct guard_names n = {"rack.lan", "10.0.0.5", hosts, 1, origins, 1};
     struct err e = {0};
 
-    if (guard_check("rack.lan", "10.0.0.5", host, origin, true, &e) < 0)
+    if (guard_check(&n, host, origin, true, &e) < 0)
         assert_int_equal(e.code, want);
     else if (want != ERR_OK)
         fail_msg("accepted Host '%s', Origin '%s'", host ? host : "(none)",
@@ -106,31 +108,82 @@ static void check(const char *host, const char *origin, enum err_code want)
 
 static void test_names(void **state)
 {
-    static const char *const good[] = {"localhost", "LocalHost:80", "127.0.0.1:1",
-                                       "[::1]",     "[::1]:8080",   "rack.lan",
-                                       "rack.lan:", "10.0.0.5:8080"};
+    static const char *const good[] = {"localhost", "LocalHost:80",  "127.0.0.1:1",
+                                       "[::1]",     "[::1]:8080",    "rack.lan",
+                                       "rack.lan:", "10.0.0.5:8080", "Chat.Example:1"};
     static const char *const bad[] = {"",         "evil",        "localhost.evil",
                                       "rack.la",  "rack.lan.",   "[::1",
                                       "[::1]x",   "localhost:x", "localhost:80:80",
                                       "10.0.0.6", ":80",         "a@localhost"};
-    char origin[128];
+    const struct guard_names none = {"", "", NULL, 0, NULL, 0};
 
     (void)state;
-    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-        snprintf(origin, sizeof(origin), "https://%s", good[i]);
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
         check(good[i], NULL, ERR_OK);
-        check("localhost", origin, ERR_OK);
-    }
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        snprintf(origin, sizeof(origin), "http://%s", bad[i]);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         check(bad[i], NULL, ERR_DENIED);
-        check("localhost", origin, ERR_DENIED);
-    }
-    check("localhost", "null", ERR_DENIED);
-    check("localhost", "ftp://localhost", ERR_DENIED);
-    check("localhost", "", ERR_DENIED);
     check(NULL, NULL, ERR_INVALID);
-    assert_int_equal(guard_check("", "", NULL, NULL, false, NULL), 0);
+    assert_int_equal(guard_check(&none, NULL, NULL, false, NULL), 0);
+}
+
+static void test_origins(void **state)
+{
+    static const char *const bad[] = {
+        "null",
+        "",
+        "http://localhost",
+        "https://chat.example",
+        "http://chat.example:8443",
+        "https://chat.example:84430",
+        "https://chat.example:8443/",
+        "https://chat.example:8443.evil",
+    };
+
+    (void)state;
+    check("localhost", "https://chat.example:8443", ERR_OK);
+    check("localhost", "HTTPS://Chat.Example:8443", ERR_OK);
+    check("evil", "https://chat.example:8443", ERR_DENIED);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        check("localhost", bad[i], ERR_DENIED);
+}
+
+static void test_content_type_of_pages(void **state)
+{
+    static const char *const bad[] = {"text/plain", "", "application/jsonp",
+                                      "multipart/form-data; a=application/json"};
+    struct err e;
+
+    (void)state;
+    assert_int_equal(guard_content("POST", "application/json", &e), 0);
+    assert_int_equal(guard_content("PUT", "Application/JSON; charset=utf-8", &e), 0);
+    assert_int_equal(guard_content("GET", NULL, &e), 0);
+    assert_int_equal(guard_content("POST", NULL, &e), -1);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(guard_content("PATCH", bad[i], &e), -1);
+        assert_int_equal(e.code, ERR_UNSUPPORTED);
+    }
+}
+
+/* What is changed needs admin; what costs a device needs infer; only health is open. */
+static void test_scopes_of_the_rows(void **state)
+{
+    const struct route *r;
+
+    (void)state;
+    for (int i = 0; (r = route_row(i)); i++) {
+        bool v1 = !strncmp(r->path, "/v1/", 4), api = !strncmp(r->path, "/api/", 5);
+
+        if (r->access == ACCESS_NONE)
+            assert_true(!strcmp(r->path, "/healthz") || !strcmp(r->path, "/readyz"));
+        if (v1 || strstr(r->path, "tokenize"))
+            assert_int_equal(r->access, ACCESS_INFER);
+        if (api)
+            assert_true(r->access >= ACCESS_READ);
+        if (api && strcmp(r->method, "GET") && r->access != ACCESS_ADMIN)
+            assert_true(strstr("/api/v1/explain /api/v1/plan /api/v1/config/check "
+                               "/api/v1/selftest",
+                               r->path) != NULL);
+    }
 }
 
 static const struct CMUnitTest tests[] = {
@@ -138,5 +191,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_what_is_not_there),
     cmocka_unit_test(test_rows),
     cmocka_unit_test(test_names),
+    cmocka_unit_test(test_origins),
+    cmocka_unit_test(test_content_type_of_pages),
+    cmocka_unit_test(test_scopes_of_the_rows),
 };
 TEST_MAIN("route", tests)
