@@ -137,7 +137,7 @@ def served(model, threads, with_peer, rounds):
         "cpu_per_token": row(1e3 * cpu / tokens, "ms", "", True,
                              what="daemon and engine, prompts of 128 included"),
         "gap_under_prefill": gap_row(ours.port),
-        "queue_wait": queue_row(ours.port),
+        "queue_wait": queue_row(ours),
         "tokenize": tokenize_row(ours.port),
     }
     ours.close()
@@ -146,15 +146,16 @@ def served(model, threads, with_peer, rounds):
     return rows
 
 
-def get(port, path):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    c.request("GET", path)
-    return c.getresponse().read().decode()
-
-
-def metric(port, name):
-    return sum(float(x) for x in re.findall(rf"^{name}(?:{{[^}}]*}})? ([0-9.e+-]+)$",
-                                            get(port, "/metrics"), re.M))
+def metric(daemon, name):
+    """From the UNIX socket, where we need no key."""
+    c = http.client.HTTPConnection("localhost", timeout=30)
+    c.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    c.sock.settimeout(30)
+    c.sock.connect(daemon.dir.name + "/llmrackd.sock")
+    c.request("GET", "/metrics")
+    text = c.getresponse().read().decode()
+    c.close()
+    return sum(float(x) for x in re.findall(rf"^{name}(?:{{[^}}]*}})? ([0-9.e+-]+)$", text, re.M))
 
 
 def gap_row(port):
@@ -170,8 +171,8 @@ def gap_row(port):
                p50=base["gap50"])
 
 
-def queue_row(port):
-    n, s = (metric(port, f"vllm:request_queue_time_seconds_{k}") for k in ("count", "sum"))
+def queue_row(daemon):
+    n, s = (metric(daemon, f"vllm:request_queue_time_seconds_{k}") for k in ("count", "sum"))
     return row(1e3 * s / max(n, 1), "ms", "", True, what="mean time in the queue over this run")
 
 

@@ -79,15 +79,28 @@ class Rack:
         with open(self.log.name, "rb") as f:
             return f.read().decode("utf-8", "replace")
 
+    def local_request(self, method, path, body=None):
+        """(status, headers, body bytes) over the UNIX socket."""
+        c = UnixConnection(self.sock)
+        try:
+            c.request(method, path, None if body is None else json.dumps(body))
+            r = c.getresponse()
+            return r.status, r.headers, r.read()
+        finally:
+            c.close()
+
     def local(self, path):
         """A control route over the UNIX socket, parsed."""
-        c = UnixConnection(self.sock)
-        c.request("GET", path)
-        r = c.getresponse()
-        body = r.read()
-        c.close()
-        assert r.status == 200, body
+        status, _, body = self.local_request("GET", path)
+        assert status == 200, body
         return json.loads(body)
+
+    def key(self, scopes="infer", **limits):
+        """A new API key, as the header that carries it."""
+        status, _, body = self.local_request("POST", "/api/v1/keys",
+                                             {"name": "test", "scopes": scopes, **limits})
+        assert status == 201, body
+        return {"Authorization": "Bearer " + json.loads(body)["key"]}
 
     def request(self, method, path, body=None, headers=None):
         """(status, headers, body bytes) over TCP."""
@@ -122,7 +135,7 @@ class Rack:
 
     def metrics(self):
         """{name or name{labels without model and engine}: value}."""
-        status, _, data = self.get("/metrics")
+        status, _, data = self.local_request("GET", "/metrics")
         assert status == 200
         return parse_metrics(data.decode())
 

@@ -26,7 +26,7 @@ TTFT_BUCKETS = [.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5
 
 
 def scrape(rack):
-    status, h, body = rack.get("/metrics")
+    status, h, body = rack.local_request("GET", "/metrics")
     assert status == 200 and h["Content-Type"].startswith("text/plain; version=0.0.4")
     return body.decode()
 
