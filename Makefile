@@ -66,7 +66,7 @@ $(O)/kernels/%_avx2.o: ISA_FLAGS := -mavx2 -mfma -mf16c
 $(O)/kernels/%_avx512.o: ISA_FLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq \
 	-mavx512vbmi -mavx512vnni -mavx512bf16 -mfma -mf16c -mprefer-vector-width=512
 
-$(O)/state/store.o: $(O)/schema.h
+$(O)/state/migrate.o: $(O)/schema.h
 $(O)/schema.h: state/schema.sql
 	@mkdir -p $(@D)
 	$(Q)sed 's/[\\"]/\\&/g; s/^/"/; s/$$/\\n"/' $< > $@

@@ -6,34 +6,30 @@
  * returned 0 is on the disk. Each call is one statement or one transaction and leaves no
  * statement open, so that no forgotten read pins the WAL.
  *
- * Migrations stand in schema.sql between lines "-- migration N". The database carries our
- * application id, so that another program's file is not taken for ours. */
+ * The database carries our application id, so that another program's file is not taken
+ * for ours. The other files of state/ work through store_impl.h: migrate.c holds the
+ * schema, folder.c the files around the database, backup.c copies of it. */
 #include "state/store.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "state/folder.h"
 #include "state/store_impl.h"
 
-enum { APPLICATION_ID = 0x6c6c6d72, BUSY_MS = 2000, SECRET_BYTES = 16 };
-
-static const char schema[] =
-#include "schema.h"
-    ;
+enum { BUSY_MS = 2000, SECRET_BYTES = 16 };
 
 struct store {
-    char *dir;
+    char *dir;  /* NULL: attached, without a folder of its own */
+    char *file; /* of the database */
     int lock_fd;
     sqlite3 *db;
     int version;
@@ -68,10 +64,10 @@ static int fail(struct store *s, struct err *e)
         s->full = true;
         break;
     }
-    return err_set(e, code, "state database in '%s': %s", s->dir, sqlite3_errmsg(s->db));
+    return err_set(e, code, "state database '%s': %s", s->file, sqlite3_errmsg(s->db));
 }
 
-static int exec(struct store *s, const char *sql, struct err *e)
+int store_script(struct store *s, const char *sql, struct err *e)
 {
     if (sqlite3_exec(s->db, sql, NULL, NULL, NULL) != SQLITE_OK)
         return fail(s, e);
@@ -168,8 +164,8 @@ int stmt_number(struct store *s, const char *sql, int64_t *ret, struct err *e)
         *ret = stmt_int(st, 0);
     stmt_close(st);
     if (rc == 0)
-        return err_set(e, ERR_CORRUPT, "state database in '%s': no answer to '%s'",
-                       s->dir, sql);
+        return err_set(e, ERR_CORRUPT, "state database '%s': no answer to '%s'", s->file,
+                       sql);
     return rc < 0 ? -1 : 0;
 }
 
@@ -222,9 +218,9 @@ char *stmt_dup(struct stmt *st, int col)
 static int write_once(struct store *s, store_body_fn body, void *arg, struct err *e)
 {
     s->full = false;
-    if (exec(s, "BEGIN IMMEDIATE", e) < 0)
+    if (store_script(s, "BEGIN IMMEDIATE", e) < 0)
         return -1;
-    if (body(s, arg, e) == 0 && exec(s, "COMMIT", e) == 0)
+    if (body(s, arg, e) == 0 && store_script(s, "COMMIT", e) == 0)
         return 0;
     if (!sqlite3_get_autocommit(
             s->db)) /* some faults end the transaction by themselves */
@@ -234,7 +230,10 @@ static int write_once(struct store *s, store_body_fn body, void *arg, struct err
 
 int store_write(struct store *s, bool must, store_body_fn body, void *arg, struct err *e)
 {
-    (void)must;
+    if (write_once(s, body, arg, e) == 0)
+        return 0;
+    if (!must || !s->full || !s->dir || !folder_reserve_give(s->dir))
+        return -1;
     return write_once(s, body, arg, e);
 }
 
@@ -242,145 +241,144 @@ int64_t store_last_id(struct store *s) { return sqlite3_last_insert_rowid(s->db)
 
 struct store_journal *store_journal(struct store *s) { return &s->journal; }
 
-/* ---- open ---- */
+/* ---- whole files ---- */
 
-static int take_lock(struct store *s, struct err *e)
+const char *store_dir(const struct store *s) { return s->dir; }
+const char *store_name(const struct store *s) { return s->file; }
+
+static int open_file(struct store *s, struct err *e)
 {
-    char path[4096], pid[32] = "";
-    ssize_t n;
-
-    if (snprintf(path, sizeof(path), "%s/llmrackd.lock", s->dir) >= (int)sizeof(path))
-        return err_set(e, ERR_INVALID, "the state folder's name is too long");
-    s->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (s->lock_fd < 0)
-        return err_errno(e, ERR_IO, "lock file '%s'", path);
-    if (flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK)
-            return err_errno(e, ERR_IO, "lock file '%s'", path);
-        n = read(s->lock_fd, pid, sizeof(pid) - 1);
-        pid[n > 0 ? n : 0] = '\0';
-        return err_set(e, ERR_CONFLICT,
-                       "the state folder '%s' is in use by another llmrackd (process "
-                       "%.*s); stop it or choose another --state-dir",
-                       s->dir, (int)strcspn(pid, "\n"), pid);
-    }
-    snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
-    if (ftruncate(s->lock_fd, 0) < 0 ||
-        pwrite(s->lock_fd, pid, strlen(pid), 0) != (ssize_t)strlen(pid))
-        return err_errno(e, ERR_IO, "lock file '%s'", path);
-    return 0;
-}
-
-static int open_db(struct store *s, struct err *e)
-{
-    char path[4096];
     int fd;
 
-    if (snprintf(path, sizeof(path), "%s/state.db", s->dir) >= (int)sizeof(path))
-        return err_set(e, ERR_INVALID, "the state folder's name is too long");
-    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600); /* SQLite would make it 0644 */
-    if (fd < 0)
-        return err_errno(e, ERR_IO, "state database '%s'", path);
-    close(fd);
-    if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE, NULL) != SQLITE_OK) {
+    if (strcmp(s->file, ":memory:")) { /* SQLite would make it 0644 */
+        fd = open(s->file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (fd < 0)
+            return err_errno(e, ERR_IO, "state database '%s'", s->file);
+        close(fd);
+    }
+    if (sqlite3_open_v2(s->file, &s->db, SQLITE_OPEN_READWRITE, NULL) != SQLITE_OK) {
         if (!s->db)
             return err_set(e, ERR_NOMEM, "no memory for the state database");
         return fail(s, e);
     }
     sqlite3_extended_result_codes(s->db, 1);
     sqlite3_busy_timeout(s->db, BUSY_MS);
+    sqlite3_db_config(s->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    return store_script(s,
+                        "PRAGMA synchronous=FULL; PRAGMA trusted_schema=OFF;"
+                        "PRAGMA cell_size_check=ON;"
+                        "PRAGMA journal_size_limit=16777216", /* a grown WAL shrinks */
+                        e);
+}
+
+int store_attach(const char *path, struct store **ret, struct err *e)
+{
+    struct store *s = xcalloc(1, sizeof(*s));
+
+    s->lock_fd = -1;
+    s->file = xstrdup(path);
+    if (open_file(s, e) < 0) {
+        store_close(s);
+        return -1;
+    }
+    *ret = s;
     return 0;
 }
 
-/* Ours or empty, and as durable as we promise. */
-static int check_db(struct store *s, struct err *e)
+int store_check_ours(struct store *s, bool *ret_empty, struct err *e)
 {
-    int64_t id, tables, sync;
-    char mode[8] = "";
+    int64_t id, tables;
 
     if (stmt_number(s, "PRAGMA application_id", &id, e) < 0 ||
         stmt_number(s, "SELECT count(*) FROM sqlite_schema", &tables, e) < 0)
         return -1;
-    if (id != APPLICATION_ID && (id || tables))
-        return err_set(e, ERR_CORRUPT, "'%s/state.db' is the database of another program",
-                       s->dir);
-    if (stmt_word(s, "PRAGMA journal_mode=WAL", mode, sizeof(mode), e) < 0)
+    if (id != STORE_APPLICATION_ID && (id || tables))
+        return err_set(e, ERR_CORRUPT, "'%s' is the database of another program",
+                       s->file);
+    *ret_empty = !tables;
+    return 0;
+}
+
+/* A check's answer is one row "ok", or what is wrong. */
+static int check_by(struct store *s, const char *pragma, struct err *e)
+{
+    char word[200];
+
+    if (stmt_word(s, pragma, word, sizeof(word), e) < 0)
+        return -1;
+    if (strcmp(word, "ok"))
+        return err_set(e, ERR_CORRUPT, "state database '%s' is damaged: %s", s->file,
+                       word);
+    return 0;
+}
+
+int store_check_whole(struct store *s, struct err *e)
+{
+    return check_by(s, "PRAGMA integrity_check(1)", e);
+}
+
+int store_copy_to(struct store *s, const char *to, struct err *e)
+{
+    struct store *copy;
+    sqlite3_backup *b;
+    int rc = -1;
+
+    if (store_attach(to, &copy, e) < 0)
+        return -1;
+    b = sqlite3_backup_init(copy->db, "main", s->db, "main");
+    if (b && sqlite3_backup_step(b, -1) == SQLITE_DONE)
+        rc = 0;
+    if (b && sqlite3_backup_finish(b) != SQLITE_OK)
+        rc = -1;
+    if (rc < 0)
+        fail(copy, e);
+    if (rc == 0)
+        rc = store_script(copy, "PRAGMA journal_mode=DELETE", e);
+    if (rc == 0)
+        rc = store_check_whole(copy, e);
+    store_close(copy);
+    return rc;
+}
+
+/* ---- open ---- */
+
+static int open_log(struct store *s, struct err *e)
+{
+    char mode[8] = "";
+    int64_t sync;
+
+    if (stmt_word(s, "PRAGMA journal_mode=WAL", mode, sizeof(mode), e) < 0 ||
+        stmt_number(s, "PRAGMA synchronous", &sync, e) < 0)
         return -1;
     if (strcmp(mode, "wal"))
         return err_set(e, ERR_IO,
                        "the file system of '%s' cannot keep the state database's log; "
                        "use a local one",
                        s->dir);
-    if (exec(s,
-             "PRAGMA synchronous=FULL; PRAGMA trusted_schema=OFF;"
-             "PRAGMA journal_size_limit=16777216", /* a WAL that grew once shrinks */
-             e) < 0 ||
-        stmt_number(s, "PRAGMA synchronous", &sync, e) < 0)
-        return -1;
     if (sync != 2)
         return err_set(e, ERR_IO, "SQLite refuses synchronous=FULL");
     return 0;
 }
 
-/* Where the text of migration n begins, *ret_len its length; NULL past the last. */
-static const char *migration(int n, size_t *ret_len)
+/* Each table by itself; the long history of minutes is left out, since reading all of it
+ * would delay the start. */
+static int check_tables(struct store *s, struct err *e)
 {
-    char mark[40];
-    const char *from, *to;
+    struct stmt *st = stmt_open(s, e,
+                                "SELECT name FROM sqlite_schema WHERE type = 'table'"
+                                " AND name <> 'slo_minute'",
+                                "");
+    char name[64], sql[128];
+    int rc;
 
-    snprintf(mark, sizeof(mark), "\n-- migration %d\n", n);
-    from = strstr(schema, mark);
-    if (!from)
-        return NULL;
-    from += strlen(mark);
-    to = strstr(from, "\n-- migration ");
-    *ret_len = to ? (size_t)(to - from) : strlen(from);
-    return from;
-}
-
-struct step {
-    int n;
-    const char *text;
-    size_t len;
-};
-
-static int migrate_body(struct store *s, void *arg, struct err *e)
-{
-    const struct step *m = arg;
-    char *sql = xasprintf("%.*s\nPRAGMA application_id=%d;\nPRAGMA user_version=%d;",
-                          (int)m->len, m->text, APPLICATION_ID, m->n);
-    int rc = exec(s, sql, e);
-
-    free(sql);
-    if (rc == 0 && m->n == 3)
-        rc = journal_seal(s, e);
-    return rc;
-}
-
-static int migrate(struct store *s, struct err *e)
-{
-    int64_t version, last = 0;
-    size_t len;
-
-    if (stmt_number(s, "PRAGMA user_version", &version, e) < 0)
-        return -1;
-    while (migration((int)last + 1, &len))
-        last++;
-    if (version > last)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "the state in '%s' has schema %lld, newer than the %lld that this "
-                       "build knows; run the newer llmrackd",
-                       s->dir, (long long)version, (long long)last);
-    s->version = (int)version;
-    while (s->version < last) {
-        struct step m = {.n = s->version + 1};
-
-        m.text = migration(m.n, &m.len);
-        if (store_write(s, false, migrate_body, &m, e) < 0)
-            return err_wrap(e, "migration %d", m.n);
-        s->version = m.n;
+    while ((rc = stmt_step(s, st, e)) == 1) {
+        STMT_COPY(st, 0, name);
+        snprintf(sql, sizeof(sql), "PRAGMA quick_check('%s')", name);
+        rc = strchr(name, '\'') ? err_set(e, ERR_CORRUPT, "a strange table") : 0;
+        if (rc < 0 || (rc = check_by(s, sql, e)) < 0)
+            break;
     }
-    return 0;
+    return stmt_end(s, st, rc, 0, e);
 }
 
 static int load_secret(struct store *s, struct err *e)
@@ -403,28 +401,59 @@ static int load_secret(struct store *s, struct err *e)
     if (rc >= 0 && n == SECRET_BYTES)
         memcpy(s->secret, p, SECRET_BYTES);
     else if (rc >= 0)
-        rc = err_set(e, ERR_CORRUPT, "the secret in '%s/state.db' is damaged", s->dir);
+        rc = err_set(e, ERR_CORRUPT, "the secret in '%s' is damaged", s->file);
     return stmt_end(s, st, rc, 0, e);
+}
+
+/* From the file to a store of the newest schema. An older one is copied first. */
+static int bring_up(struct store *s, struct err *e)
+{
+    int version, newest = migrate_newest();
+    bool empty;
+
+    if (open_file(s, e) < 0 || store_check_ours(s, &empty, e) < 0 ||
+        migrate_version(s, &version, e) < 0 || open_log(s, e) < 0 ||
+        check_tables(s, e) < 0)
+        return -1;
+    if (version > 0 && version < newest && backup_here(s, version, e) < 0)
+        return err_wrap(e, "copy before the schema is brought from %d to %d", version,
+                        newest);
+    if (migrate_to(s, version, newest, e) < 0)
+        return -1;
+    s->version = newest;
+    return load_secret(s, e) < 0 || backup_tell(s, e) < 0 ? -1 : 0;
 }
 
 int store_open(const char *dir, struct store **ret, struct err *e)
 {
     struct store *s = xcalloc(1, sizeof(*s));
+    char path[FOLDER_PATH_MAX];
+    struct err why;
+    int rc;
 
     s->lock_fd = -1;
     s->dir = xstrdup(dir);
-    if (mkdir(dir, 0700) < 0 && errno != EEXIST) {
-        err_errno(e, ERR_IO, "cannot make the state folder '%s'", dir);
-        goto out;
+    rc = folder_path(dir, "state.db", path, e);
+    if (rc == 0)
+        rc = folder_lock(dir, &s->lock_fd, e);
+    if (rc == 0)
+        rc = backup_adopt(dir, e);
+    if (rc == 0) {
+        s->file = xstrdup(path);
+        err_clear(&why);
+        if (backup_check_lost(dir, &why) < 0 || bring_up(s, &why) < 0) {
+            if (why.code == ERR_CORRUPT)
+                backup_way_out(dir, &why);
+            rc = err_set(e, why.code, "%s", why.msg);
+        }
     }
-    if (take_lock(s, e) < 0 || open_db(s, e) < 0 || check_db(s, e) < 0 ||
-        migrate(s, e) < 0 || load_secret(s, e) < 0)
-        goto out;
+    if (rc < 0) {
+        store_close(s);
+        return -1;
+    }
+    folder_reserve_keep(dir); /* a disk that is full already must not stop the start */
     *ret = s;
     return 0;
-out:
-    store_close(s);
-    return -1;
 }
 
 void store_close(struct store *s)
@@ -434,9 +463,12 @@ void store_close(struct store *s)
     sqlite3_close(s->db);
     if (s->lock_fd >= 0)
         close(s->lock_fd);
+    free(s->file);
     free(s->dir);
     free(s);
 }
+
+bool store_tend(struct store *s) { return folder_reserve_keep(s->dir); }
 
 int store_schema_version(const struct store *s) { return s->version; }
 

@@ -30,14 +30,22 @@ int store_schema_version(const struct store *s);
 /* 16 random bytes made once per store: the secret of the prefix hash. */
 void store_secret(const struct store *s, uint8_t ret[16]);
 
+/* Now and then: makes the reserve again where there is room; false while there is none,
+ * that is, the disk is full or nearly so. */
+bool store_tend(struct store *s);
+
 /* A consistent, integrity-checked copy into a new file of mode 0600. */
 int store_backup(struct store *s, const char *path, struct err *e);
-/* Checks that file (ours, whole, schema known) beside the store, then makes it the one
- * that the next store_open finds; the old one stays as state.db.old. */
+/* The same into dir/backups, named by time; of those the newest keep stay. */
+int store_backup_keep(struct store *s, int keep, struct err *e);
+/* Checks that file (ours, whole, its tables those of a schema that is known, its journal
+ * a chain) beside the store, then stages it: the next store_open puts it in place, what
+ * ran stays as state.db.old. Until then this store goes on as it is. */
 int store_restore(struct store *s, const char *path, struct err *e);
-/* dir's store cannot be opened: put the newest good backup of dir/backups in its place,
- * or, with none, an empty one; the broken one is kept as state.db.broken-N. *ret_what
- * says what was done (malloc'd). The lock must be free. */
+/* dir's store cannot be opened since it is damaged or gone: put the newest good backup of
+ * dir/backups in its place, or, with none, an empty one; the damaged one is kept as
+ * state.db.broken-N. *ret_what says what was done (malloc'd). CONFLICT when the store is
+ * whole or in use. */
 int store_recover(const char *dir, char **ret_what, struct err *e);
 
 #endif

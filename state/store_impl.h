@@ -18,7 +18,7 @@ struct err;
 struct stmt;
 struct store;
 
-enum { STORE_PATH_MAX = 4096 };
+enum { STORE_APPLICATION_ID = 0x6c6c6d72 };
 
 /* ---- statements ---- */
 /* One argument a letter: t text (NULL = SQL's null), i int64, r double, b bytes (pointer,
@@ -46,12 +46,48 @@ void stmt_text(struct stmt *st, int col, char *out, size_t cap); /* cut to cap *
 char *stmt_dup(struct stmt *st, int col);                        /* malloc'd */
 #define STMT_COPY(st, col, field) stmt_text(st, col, field, sizeof(field))
 
+/* Several statements without arguments. */
+int store_script(struct store *s, const char *sql, struct err *e);
+
 /* ---- transactions ---- */
 /* body in one transaction: all of it, or -1 and nothing. With must, a full disk gives up
  * the reserve first (rollback and audit still fit); body may then run twice. */
 typedef int (*store_body_fn)(struct store *s, void *arg, struct err *e);
 int store_write(struct store *s, bool must, store_body_fn body, void *arg, struct err *e);
 int64_t store_last_id(struct store *s); /* of the last INSERT */
+
+/* ---- whole database files ---- */
+const char *store_dir(const struct store *s);
+const char *store_name(const struct store *s); /* the file, for sentences */
+/* A database file beside the store: no lock, nothing checked nor migrated; store_close
+ * ends it. */
+int store_attach(const char *path, struct store **ret, struct err *e);
+/* Ours by its application id, or (empty = true allowed) without any table. */
+int store_check_ours(struct store *s, bool *ret_empty, struct err *e);
+/* Every page and index. */
+int store_check_whole(struct store *s, struct err *e);
+/* Into the existing file `to`, consistent, without a log beside it. */
+int store_copy_to(struct store *s, const char *to, struct err *e);
+
+/* ---- migrate.c ---- */
+int migrate_newest(void);
+/* 0..newest; UNSUPPORTED for a newer one. */
+int migrate_version(struct store *s, int *ret, struct err *e);
+int migrate_to(struct store *s, int from, int to, struct err *e);
+/* CORRUPT unless the tables are exactly those of that version. */
+int migrate_check_tables(struct store *s, int version, struct err *e);
+
+/* ---- backup.c ---- */
+/* At open, under the lock: finish a restore or recovery that was staged. */
+int backup_adopt(const char *dir, struct err *e);
+/* After open: put into the journal what was staged with a restore. */
+int backup_tell(struct store *s, struct err *e);
+/* A copy in dir/backups, named by time and schema. */
+int backup_here(struct store *s, int version, struct err *e);
+/* CORRUPT when there was a store in dir and now there is none. */
+int backup_check_lost(const char *dir, struct err *e);
+/* "; 'llmrackd --recover' .." for a store that cannot be used. */
+void backup_way_out(const char *dir, struct err *e);
 
 /* ---- what journal.c keeps in a store ---- */
 struct store_journal {

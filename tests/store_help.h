@@ -13,7 +13,7 @@
 #include "state/store.h"
 
 static char dir[64];
-static struct store *st;
+static struct store *st __attribute__((unused));
 static struct err e;
 
 static inline int rm_one(const char *path, const struct stat *sb, int type, struct FTW *f)
@@ -75,6 +75,31 @@ static inline const char *in_dir(const char *name)
     turn ^= 1;
     snprintf(path[turn], sizeof(path[turn]), "%s/%s", dir, name);
     return path[turn];
+}
+
+/* A database as the first n migrations make it, with one journal row and one model. */
+static inline void old_schema(const char *path, int n)
+{
+    static const char schema[] =
+#include "schema.h"
+        ;
+    const char *from = strstr(schema, "\n-- migration 1\n");
+    char mark[40], *sql, tail[300];
+    const char *to;
+
+    snprintf(mark, sizeof(mark), "\n-- migration %d\n", n + 1);
+    to = strstr(from, mark);
+    snprintf(
+        tail, sizeof(tail),
+        "PRAGMA application_id=%d; PRAGMA user_version=%d;"
+        "INSERT INTO journal(at_ms, actor, what, subject, result, detail)"
+        " VALUES(1, 'daemon', 'old', 's', 'ok', 'first'), (2, 'd', 'o', 's', 'ok', '');"
+        "INSERT INTO model VALUES('m', '/p', 'llama', 'q4', 'gguf', 1, 2, 3);",
+        0x6c6c6d72, n);
+    sql = malloc((size_t)(to - from) + sizeof(tail));
+    sprintf(sql, "%.*s%s", (int)(to - from), from, tail);
+    sql_on(path, sql);
+    free(sql);
 }
 
 static inline void behind(const char *sql) { sql_on(in_dir("state.db"), sql); }

@@ -139,6 +139,8 @@ int confmgr_diff(struct confmgr *m, int64_t from, int64_t to, struct buf *json,
     X(REVERT_APPLIED)                                                                    \
     X(REVERT_DONE)                                                                       \
     X(RESTORE_COPIED)                                                                    \
+    X(RESTORE_STAGED)                                                                    \
+    X(RESTORE_MOVED)                                                                     \
     X(RESTORE_SWAPPED)
 
 #endif

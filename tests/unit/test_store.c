@@ -1,41 +1,18 @@
 /* tests/unit/test_store.c - what is written is read, also after a kill; one daemon a
  * folder; schema and file checks. */
-#include "tests/test.h"
+#include "tests/store_help.h"
 
-#include <ftw.h>
+#include <dirent.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/wait.h>
 
-#include "base/err.h"
-#include "state/store.h"
-
-static char dir[64];
-
-static int set_up(void **state)
-{
-    (void)state;
-    snprintf(dir, sizeof(dir), "/tmp/llmrack-store-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *f)
-{
-    (void)st, (void)type, (void)f;
-    return remove(path);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-}
+#include "state/store_impl.h"
 
 static void journal_keeps_order(void **state)
 {
     struct journal_row r[4];
     struct store *s;
-    struct err e;
 
     (void)state;
     assert_int_equal(store_open(dir, &s, &e), 0);
@@ -62,7 +39,6 @@ static void inventory_replaces(void **state)
     struct model_row got[3];
     struct instance_row i = {.name = "a-0", .model = "a", .mode = "chunked"}, ig[3];
     struct store *s;
-    struct err e;
 
     (void)state;
     assert_int_equal(store_open(dir, &s, &e), 0);
@@ -91,7 +67,6 @@ static void secret_stays(void **state)
 {
     uint8_t a[16], b[16], zero[16] = {0};
     struct store *s;
-    struct err e;
 
     (void)state;
     assert_int_equal(store_open(dir, &s, &e), 0);
@@ -110,7 +85,6 @@ static void second_is_refused(void **state)
 {
     char pid[32];
     struct store *s, *t = NULL;
-    struct err e;
 
     (void)state;
     assert_int_equal(store_open(dir, &s, &e), 0);
@@ -143,7 +117,6 @@ static void refuses_strange_files(void **state)
 {
     const unsigned char newer[4] = {0, 0, 3, 0}, other_id[4] = {1, 2, 3, 4};
     struct store *s = NULL;
-    struct err e;
 
     (void)state;
     write_file("state.db", "this is no database, whatever its name says", 43, -1);
@@ -164,11 +137,62 @@ static void refuses_strange_files(void **state)
     assert_null(s);
 }
 
+/* Databases as the builds of versions 1 and 2 made them. */
+static void an_older_schema_is_raised(void **state)
+{
+    struct journal_row r[4];
+    struct model_row m[2];
+    struct store *s;
+    char mark[16];
+    int64_t n;
+
+    (void)state;
+    for (int v = 1; v < 3; v++) {
+        old_schema(in_dir("state.db"), v);
+        ok(store_open(dir, &s, &e));
+        assert_int_equal(store_schema_version(s), 3);
+        ok(migrate_check_tables(s, 3, &e));
+        assert_int_equal(journal_list(s, 0, r, 4, &e), 2);
+        assert_string_equal(r[1].detail, "first");
+        assert_int_equal(inventory_models(s, m, 2, &e), 1);
+        assert_string_equal(m[0].path, "/p");
+        ok(journal_verify(s, &n, &e)); /* the rows that were there are in the chain */
+        assert_int_equal(n, 2);
+        behind("UPDATE journal SET detail = 'x' WHERE id = 1");
+        refused(journal_verify(s, &n, &e), ERR_CORRUPT, "row 1");
+        store_close(s);
+        snprintf(mark, sizeof(mark), "-v%d.db", v); /* a copy from before */
+        DIR *d = opendir(in_dir("backups"));
+        struct dirent *x;
+        assert_non_null(d);
+        do
+            assert_non_null(x = readdir(d));
+        while (!strstr(x->d_name, mark));
+        closedir(d);
+        assert_int_equal(unlink(in_dir("state.db")), 0);
+    }
+}
+
+static void a_migration_that_fails_leaves_the_old(void **state)
+{
+    struct store *s = NULL;
+    struct journal_row r[4];
+
+    (void)state;
+    old_schema(in_dir("state.db"), 2);
+    behind("CREATE TABLE cordon (a)"); /* in migration 3's way */
+    refused(store_open(dir, &s, &e), ERR_IO, "migration 3");
+    assert_null(s);
+    behind("DROP TABLE cordon");
+    ok(store_open(dir, &s, &e));
+    assert_int_equal(journal_list(s, 0, r, 4, &e), 2);
+    store_close(s);
+}
+
 /* Child: acknowledge each journal row over the pipe until it is killed. */
 static void write_until_killed(int fd)
 {
     struct store *s;
-    struct err e;
 
     if (store_open(dir, &s, &e) < 0)
         _exit(1);
@@ -182,7 +206,6 @@ static void acknowledged_survives_kill(void **state)
 {
     struct journal_row r;
     struct store *s;
-    struct err e;
     int fd[2], acked = -1;
 
     (void)state;
@@ -205,10 +228,16 @@ static void acknowledged_survives_kill(void **state)
     store_close(s);
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define T(f) cmocka_unit_test_setup_teardown(f, dir_make, dir_drop)
 static const struct CMUnitTest tests[] = {
-    T(journal_keeps_order), T(inventory_replaces),    T(secret_stays),
-    T(second_is_refused),   T(refuses_strange_files), T(acknowledged_survives_kill),
+    T(journal_keeps_order),
+    T(inventory_replaces),
+    T(secret_stays),
+    T(second_is_refused),
+    T(refuses_strange_files),
+    T(acknowledged_survives_kill),
+    T(an_older_schema_is_raised),
+    T(a_migration_that_fails_leaves_the_old),
 };
 
 TEST_MAIN("store", tests)
