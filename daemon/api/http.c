@@ -183,17 +183,16 @@ static int start_listener(struct listener *l, int n_threads, struct err *e)
         {n_threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, n_threads, NULL},
         {MHD_OPTION_END, 0, NULL},
     };
-    /* the library wants a certificate of its own, which no session comes to use: each is
-     * given the present one when its connection begins */
-    struct MHD_OptionItem secure[] = {
-        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)tls_priorities},
-        {MHD_OPTION_HTTPS_CERT_CALLBACK, (intptr_t)tls_no_cert, NULL},
-        {MHD_OPTION_END, 0, NULL},
-    };
-
-    l->mhd = MHD_start_daemon(flags | (l->tls ? MHD_USE_TLS : 0), 0, link_accept, l,
-                              serve_request, l, MHD_OPTION_ARRAY, opts, MHD_OPTION_ARRAY,
-                              l->tls ? secure : secure + 2, MHD_OPTION_END);
+    /* The library wants a source of certificates, which no session comes to use: each is
+     * given the present one when its connection begins. Its option for that is not one
+     * that may stand in an array. */
+    l->mhd = l->tls
+                 ? MHD_start_daemon(flags | MHD_USE_TLS, 0, link_accept, l, serve_request,
+                                    l, MHD_OPTION_HTTPS_PRIORITIES, tls_priorities,
+                                    MHD_OPTION_HTTPS_CERT_CALLBACK, tls_no_cert,
+                                    MHD_OPTION_ARRAY, opts, MHD_OPTION_END)
+                 : MHD_start_daemon(flags, 0, link_accept, l, serve_request, l,
+                                    MHD_OPTION_ARRAY, opts, MHD_OPTION_END);
     if (!l->mhd)
         return err_set(e, ERR_INTERNAL, "the HTTP library did not start");
     return 0;
