@@ -174,6 +174,7 @@ void control_requests(struct conn *c)
         jw_kint(&r.w, "id", (int64_t)s[i].id);
         jw_kstr(&r.w, "label", s[i].label);
         jw_kstr(&r.w, "model", s[i].model);
+        jw_kstr(&r.w, "instance", s[i].instance);
         jw_kint(&r.w, "prompt_tokens", s[i].n_prompt);
         jw_kint(&r.w, "output_tokens", s[i].n_out);
         jw_kint(&r.w, "max_tokens", s[i].max_tokens);

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "daemon/api/conn.h"
+#include "daemon/api/server.h"
+#include "state/store.h"
 
 enum { BODY_DEPTH = 16 };
 
@@ -26,6 +28,26 @@ void reply_operation(struct conn *c, struct reply *r, const char *id)
     jw_kstr(&r->w, "operation", id);
     conn_header(c, "Location", "/api/v1/operations/%s", id);
     reply_send(c, r, 202);
+}
+
+struct store *handler_store(struct conn *c)
+{
+    struct err e;
+
+    if (c->h->cfg.store)
+        return c->h->cfg.store;
+    err_set(&e, ERR_UNAVAIL, "this server keeps no state");
+    conn_answer_err(c, &e);
+    return NULL;
+}
+
+int handler_note(struct conn *c, const char *what, const char *subject,
+                 const char *result, const char *detail, struct err *e)
+{
+    const struct journal_note n = {c->who.actor, c->who.origin, what,
+                                   subject,      result,        detail};
+
+    return journal_note(c->h->cfg.store, &n, e);
 }
 
 /* Is word one of the words? */

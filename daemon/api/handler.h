@@ -10,6 +10,15 @@
 #include "base/json.h"
 
 struct conn;
+struct store;
+
+/* The store, or NULL and the answer that there is none (a server without one). Control
+ * thread. */
+struct store *handler_store(struct conn *c);
+/* A journal row about what this request does; -1 when it could not be kept: then it must
+ * not be done. detail is cut where it is too long. Control thread. */
+int handler_note(struct conn *c, const char *what, const char *subject,
+                 const char *result, const char *detail, struct err *e);
 
 /* One JSON object as the answer: reply_open, jw_k*(&r.w, ..), reply_send. */
 struct reply {

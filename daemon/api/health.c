@@ -11,6 +11,7 @@
 #include "daemon/api/conn.h"
 #include "daemon/api/route.h"
 #include "daemon/api/server.h"
+#include "daemon/api/upkeep.h"
 #include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/metrics.h"
@@ -42,7 +43,7 @@ void api_readyz(struct conn *c)
         conn_answer_err(c, &e);
         return;
     }
-    if (router_ready(c->h->router, &e) < 0) {
+    if (upkeep_check(c->h, &e) < 0 || router_ready(c->h->router, &e) < 0) {
         e.code = ERR_UNAVAIL;
         conn_answer_err(c, &e);
         return;

@@ -40,6 +40,7 @@
 #include "daemon/api/serve.h"
 #include "daemon/api/server.h"
 #include "daemon/api/tls.h"
+#include "daemon/api/upkeep.h"
 #include "daemon/api/watch.h"
 #include "daemon/ctrl/conf.h"
 
@@ -68,6 +69,7 @@ void http_unref(struct http *h)
     pthread_mutex_destroy(&h->keys_lock);
     pthread_mutex_destroy(&h->rules_lock);
     rules_unref(h->rules);
+    pthread_mutex_destroy(&h->upkeep_lock);
     free(h->listen_host);
     free(h->listen);
     free(h->socket_path);
@@ -225,6 +227,7 @@ static struct http *http_alloc(const struct http_cfg *cfg, struct router *r,
     h->local = (struct listener){.h = h, .fd = -1, .local = true};
     atomic_init(&h->refs, 1);
     pthread_mutex_init(&h->keys_lock, NULL);
+    pthread_mutex_init(&h->upkeep_lock, NULL);
     return h;
 }
 
@@ -275,8 +278,8 @@ int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page 
     struct http *h = http_alloc(cfg, r, page);
     int max = h->rules->max_connections;
 
-    if (check_descriptors(max, e) < 0 || open_tcp(h, cfg->conf, e) < 0 ||
-        open_local(h, e) < 0)
+    if (check_descriptors(max, e) < 0 || upkeep_load(h, e) < 0 ||
+        open_tcp(h, cfg->conf, e) < 0 || open_local(h, e) < 0)
         goto fail;
     if (queue_new(1, &h->idle, e) < 0 || watch_new(h, &h->watch, e) < 0 ||
         pool_new(cfg->n_workers, max, &h->pool, e) < 0 ||

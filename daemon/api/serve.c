@@ -29,6 +29,7 @@
 #include "daemon/api/route.h"
 #include "daemon/api/rules.h"
 #include "daemon/api/server.h"
+#include "daemon/api/upkeep.h"
 #include "daemon/api/watch.h"
 #include "daemon/serve/metrics.h"
 
@@ -276,6 +277,10 @@ static void dispatch(struct conn *c)
     }
     if (c->inference && atomic_load(&c->h->draining)) {
         err_set(&e, ERR_UNAVAIL, "the server is stopping and takes no new requests");
+        conn_answer_err(c, &e);
+        return;
+    }
+    if (c->inference && upkeep_check(c->h, &e) < 0) {
         conn_answer_err(c, &e);
         return;
     }

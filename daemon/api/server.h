@@ -56,6 +56,9 @@ struct http {
     atomic_int n_threads;
     atomic_int_fast64_t loop_asked_us; /* since when the control loop owes a pass */
     atomic_uint_fast64_t loop_seen;
+    atomic_bool upkeep; /* maintenance */
+    pthread_mutex_t upkeep_lock;
+    char upkeep_reason[256];
     pthread_mutex_t keys_lock;
     char *keys[HTTP_MAX_KEYS]; /* unknown field names that were logged */
     int n_keys;

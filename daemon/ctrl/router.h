@@ -113,6 +113,7 @@ struct instance_status {
     int64_t since_us, load_us, retry_at_us; /* monotonic */
     char isa[16], kv_type[8], mode[16];
     int running, waiting, kv_used, kv_cached; /* from the engine's page */
+    double kv_queries, kv_hits;               /* tokens looked up and found, likewise */
 };
 /* One a target: an instance whose engine is being replaced has two. */
 int router_instances(struct router *r, struct instance_status *ret, int max);

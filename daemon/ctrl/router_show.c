@@ -90,6 +90,8 @@ static void describe_target(const struct target *t, struct instance_status *ret)
     ret->waiting = (int)metric_get(p, M_WAITING, 0);
     ret->kv_used = (int)metric_get(p, M_KV_BLOCKS_USED, 0);
     ret->kv_cached = (int)metric_get(p, M_KV_BLOCKS_CACHED, 0);
+    ret->kv_queries = metric_get(p, M_PREFIX_QUERIES, 0);
+    ret->kv_hits = metric_get(p, M_PREFIX_HITS, 0);
 }
 
 int router_instances(struct router *r, struct instance_status *ret, int max)

@@ -1,0 +1,110 @@
+/* daemon/api/running.c - instances that run, their KV caches, and ending a request. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "daemon/api/conn.h"
+#include "daemon/api/handler.h"
+#include "daemon/api/rows.h"
+#include "daemon/api/server.h"
+#include "daemon/ctrl/router.h"
+
+enum { MAX_INSTANCES = 64, MAX_REQUESTS = 4096 };
+
+void control_instances(struct conn *c)
+{
+    struct instance_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
+    int n = router_instances(c->h->router, s, MAX_INSTANCES);
+    struct reply r;
+
+    reply_open(&r);
+    jw_key(&r.w, "instances");
+    jw_arr(&r.w);
+    for (int i = 0; i < n; i++)
+        rows_instance(&r.w, &s[i]);
+    jw_arr_end(&r.w);
+    reply_send(c, &r, 200);
+    free(s);
+}
+
+static void put_kv(struct jw *w, const struct instance_status *s)
+{
+    jw_obj(w);
+    jw_kstr(w, "instance", s->name);
+    jw_kint(w, "generation", s->generation);
+    jw_kstr(w, "type", s->kv_type);
+    jw_kint(w, "blocks", s->n_blocks);
+    jw_kint(w, "used", s->kv_used);
+    jw_kint(w, "cached", s->kv_cached);
+    jw_kint(w, "free", s->n_blocks - s->kv_used - s->kv_cached);
+    jw_kint(w, "block_tokens", s->block_tok);
+    jw_kint(w, "bytes", (int64_t)s->kv_bytes);
+    jw_knum(w, "queries", s->kv_queries);
+    jw_knum(w, "hits", s->kv_hits);
+    jw_key(w, "hit_share");
+    if (s->kv_queries > 0)
+        jw_num(w, s->kv_hits / s->kv_queries);
+    else
+        jw_null(w);
+    jw_obj_end(w);
+}
+
+void control_kv(struct conn *c)
+{
+    struct instance_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
+    int n = router_instances(c->h->router, s, MAX_INSTANCES);
+    struct reply r;
+
+    reply_open(&r);
+    jw_key(&r.w, "kv");
+    jw_arr(&r.w);
+    for (int i = 0; i < n; i++)
+        if (s[i].n_blocks > 0)
+            put_kv(&r.w, &s[i]);
+    jw_arr_end(&r.w);
+    reply_send(c, &r, 200);
+    free(s);
+}
+
+/* Ids of the requests that the word names: a number of ours, or the label of a client's
+ * request, which has one id a choice. */
+static int find_requests(struct conn *c, const char *word, uint64_t *ret, int max)
+{
+    struct request_status *s = xcalloc(MAX_REQUESTS, sizeof(*s));
+    int n = router_requests(c->h->router, s, MAX_REQUESTS), found = 0;
+    char number[24];
+
+    for (int i = 0; i < n && found < max; i++) {
+        snprintf(number, sizeof(number), "%llu", (unsigned long long)s[i].id);
+        if (!strcmp(number, word) || !strcmp(s[i].label, word))
+            ret[found++] = s[i].id;
+    }
+    free(s);
+    return found;
+}
+
+void control_cancel(struct conn *c)
+{
+    const char *word = c->match.arg[0];
+    uint64_t ids[64];
+    struct reply r;
+    struct err e;
+    int n;
+
+    if (!handler_store(c))
+        return;
+    n = find_requests(c, word, ids, 64);
+    if (n == 0)
+        err_set(&e, ERR_NOTFOUND, "no request '%.80s' is in progress", word);
+    if (n == 0 || handler_note(c, "request.cancel", word, "ok", "", &e) < 0) {
+        conn_answer_err(c, &e);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        router_cancel(c->h->router, ids[i]);
+    reply_open(&r);
+    jw_kint(&r.w, "canceled", n);
+    reply_send(c, &r, 200);
+}
