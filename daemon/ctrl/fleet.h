@@ -4,15 +4,19 @@
  * fleet_plan says what would happen, purely; fleet_apply does it: hot values in place; an
  * instance whose engine would differ is started beside the old one, warmed, given the
  * traffic, and the old one drains; where both do not fit it drains first and the plan
- * says so. One supervisor an engine. Control thread only; done comes from the loop. */
+ * says so. One unit (unit.h) an engine. Several instances divide the machine's CPUs, so
+ * one more of them may replace the others' engines too. Control thread only; done comes
+ * from the loop. */
 #ifndef CTRL_FLEET_H
 #define CTRL_FLEET_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct buf;
+#include "daemon/ctrl/loader.h"
+
 struct conf;
+struct conf_instance;
 struct err;
 struct fleet;
 struct loop;
@@ -29,6 +33,10 @@ struct fleet_cfg {
     int64_t memory_bytes;     /* that engines may use together; 0 = of this machine */
     void (*ready)(void *arg, const char *instance); /* each time one becomes ready */
     void *arg;
+    /* For tests; NULL and 0: the model's file, the estimate, the documented times. */
+    loader_open_fn open;
+    uint64_t (*need)(const char *model_path, const struct conf_instance *i);
+    int64_t backoff_us, stop_us;
 };
 
 enum fleet_action_kind {
@@ -48,20 +56,25 @@ struct fleet_action {
     bool fits;           /* false: it cannot be applied at all */
 };
 
+/* Reads what operators have said of instances. */
 int fleet_new(const struct fleet_cfg *cfg, struct fleet **ret, struct err *e);
 /* From what runs to `to`; returns the count of actions (at most max). */
 int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret, int max);
 /* Takes a reference to `to`. done once: NULL when every wanted instance is ready (or was
  * stopped by an operator), else why, with the engine's last lines; then what was changed
- * stays as it is and the caller applies the former conf. One apply at a time (CONFLICT).
- */
+ * stays as it is and the caller applies the former conf: an instance that was to be
+ * replaced still has its old engine, one that is new, or had to drain first, tries again
+ * by itself. NOFIT, before anything is done, when it cannot fit at all. One apply at a
+ * time (CONFLICT). done does not come once the daemon stops. */
 typedef void (*fleet_done_fn)(void *arg, const struct err *why);
 int fleet_apply(struct fleet *f, const struct conf *to, fleet_done_fn done, void *arg,
                 struct err *e);
-/* The conf last applied, a new reference. */
+/* The conf last applied, a new reference; NULL before the first. */
 struct conf *fleet_conf(struct fleet *f);
 
-/* By an operator, stored: stop drains up to the drain limit, then ends the engine. */
+/* By an operator, stored: stop drains up to the drain limit, then ends the engine; it
+ * stays ended when the daemon is started again, as a drain stays on. Returns when it has
+ * begun. NOTFOUND names what is there; CONFLICT while a configuration is applied. */
 enum fleet_order {
     FLEET_ORDER_START,
     FLEET_ORDER_STOP,

@@ -1,9 +1,10 @@
 /* tests/unit/fake_engine.h - an engine that is the test program itself.
  *
- * Started with --fd=.. by the supervisor it acts as the first --fake= option says,
- * speaking the real protocol: echo answers with max_tokens tokens of id 7; hold gives one
- * and waits for a cancel; refuse says that its queue is full; the others fail in one way
- * each. The test's main calls fake_engine_main first. */
+ * Started with --fd=.. by the supervisor it acts as its --fake= option says, or the last
+ * word of its --model= path, speaking the real protocol: echo answers with max_tokens
+ * tokens of id 7; hold gives one and waits for a cancel; gated is an echo that is not
+ * ready before the test lets it; refuse says that its queue is full; the others fail in
+ * one way each. The test's main calls fake_engine_main first. */
 #ifndef TESTS_FAKE_ENGINE_H
 #define TESTS_FAKE_ENGINE_H
 
@@ -124,6 +125,16 @@ static void fake_run(struct fake *f)
     _exit(0);
 }
 
+/* Until the test has made the file "<model>.go". */
+static void fake_gate(const char *model)
+{
+    char go[512];
+
+    snprintf(go, sizeof(go), "%s.go", model);
+    while (access(go, F_OK) < 0)
+        usleep(2000);
+}
+
 static void fake_noise(void)
 {
     for (int i = 0; i < 30; i++)
@@ -138,10 +149,13 @@ static void fake_run_as_engine(int argc, char **argv)
     struct wire_ready ready = {.n_ctx = 64, .n_vocab = 8, .load_us = 1000};
     struct wire_fail fail = {ERR_NOFIT, "it needs 9 GiB and there are 8"};
     struct fake f = {.act = "echo"};
+    const char *model = "";
 
     for (int i = 1; i < argc; i++)
         if (!strncmp(argv[i], "--fake=", 7))
             f.act = argv[i] + 7;
+        else if (!strncmp(argv[i], "--model=", 8))
+            f.act = strrchr(argv[i], '/') + 1, model = argv[i] + 8;
     f.c = wire_conn_new(3, 64 << 20);
     if (metric_page_map(metrics_defs, METRICS_N, 4, &f.page, NULL) < 0)
         _exit(8);
@@ -159,6 +173,8 @@ static void fake_run_as_engine(int argc, char **argv)
     fake_send(&f, WIRE_LOADING, &loading, sizeof(loading));
     if (!strcmp(f.act, "lame"))
         fake_hang();
+    if (!strcmp(f.act, "gated"))
+        fake_gate(model);
     metric_set(f.page, M_RUNNING, 0, 5);
     fake_send(&f, WIRE_READY, &ready, sizeof(ready));
     fake_run(&f);

@@ -1,0 +1,121 @@
+/* daemon/ctrl/fleet_plan.c - what would happen: from what runs to a conf. Changes
+ * nothing.
+ *
+ * Memory: each engine that runs counts with what it was estimated at. A replacement that
+ * fits beside everything starts beside; one that fits only without its old engine drains
+ * first. What all wanted instances together need must be within the whole. An estimate of
+ * 0 (not known) always fits: the engine will say. */
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/ctrl/fleet_int.h"
+#include "daemon/ctrl/need.h"
+#include "daemon/serve/engine_fit.h"
+
+static uint64_t need_of(struct fleet *f, const char *path, const struct conf_instance *i)
+{
+    return f->cfg.need ? f->cfg.need(path, i) : need_bytes(f->need, path, i);
+}
+
+/* That engines may use together. */
+static uint64_t whole(const struct fleet *f)
+{
+    return f->cfg.memory_bytes ? (uint64_t)f->cfg.memory_bytes : engine_ram_bytes();
+}
+
+static uint64_t held(const struct unit *u)
+{
+    return u->phase == UNIT_GONE || u->failed ? 0 : u->need;
+}
+
+static uint64_t free_now(struct fleet *f)
+{
+    uint64_t used = 0;
+
+    if (!f->cfg.memory_bytes)
+        return need_free_bytes();
+    list_for(it, &f->units) used += held(list_entry(it, struct unit, link));
+    return used < whole(f) ? whole(f) - used : 0;
+}
+
+static void plan_engine(struct fleet *f, const struct unit_spec *spec,
+                        const struct unit *old, struct fleet_action *a)
+{
+    a->need = need_of(f, spec->model_path, spec->inst);
+    a->have = free_now(f);
+    a->live = old ? unit_live(old) : 0;
+    a->kind = !old ? FLEET_START : FLEET_REPLACE;
+    if (old && a->need > a->have && unit_ready(old))
+        a->kind = FLEET_DRAIN_FIRST;
+}
+
+void fleet_plan_new_engine(struct fleet *f, const struct unit_spec *spec,
+                           struct fleet_action *a)
+{
+    const struct unit *u = fleet_unit(f, spec->inst->name);
+
+    plan_engine(f, spec, u && u->phase == UNIT_RUNS ? u : NULL, a);
+    a->fits = a->need <= whole(f);
+    snprintf(a->instance, sizeof(a->instance), "%s", spec->inst->name);
+}
+
+static void plan_wanted(struct fleet *f, const struct conf *to,
+                        const struct conf_instance *i, struct fleet_action *a)
+{
+    const struct unit *u = fleet_unit(f, i->name);
+    struct unit_spec spec;
+
+    unit_spec_init(&spec, to, i);
+    snprintf(a->instance, sizeof(a->instance), "%s", i->name);
+    a->fits = true;
+    if (!strcmp(fleet_admin(f, i->name)->state, "stopped")) {
+        a->kind = FLEET_KEEP;
+        snprintf(a->why, sizeof(a->why), "stopped by an operator");
+    } else if (!u || u->phase != UNIT_RUNS) {
+        plan_engine(f, &spec, NULL, a);
+        snprintf(a->why, sizeof(a->why), "a new instance");
+    } else if (unit_spec_differs(&u->spec, &spec, a->why)) {
+        plan_engine(f, &spec, u, a);
+    } else {
+        a->kind = unit_hot_differs(u, i, a->why) ? FLEET_HOT : FLEET_KEEP;
+    }
+    unit_spec_done(&spec);
+}
+
+static void plan_unwanted(const struct unit *u, struct fleet_action *a)
+{
+    *a = (struct fleet_action){.kind = FLEET_STOP, .fits = true};
+    snprintf(a->instance, sizeof(a->instance), "%s", u->inst->name);
+    snprintf(a->why, sizeof(a->why), "no longer configured");
+    a->live = unit_live(u);
+}
+
+int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret, int max)
+{
+    uint64_t all = 0;
+    int n = 0;
+
+    list_for(it, &f->units)
+    {
+        const struct unit *u = list_entry(it, struct unit, link);
+        bool stays = u->phase == UNIT_RUNS || (u->phase == UNIT_GONE && u->halted);
+
+        if (n < max && stays && !conf_instance(to, u->inst->name))
+            plan_unwanted(u, &ret[n++]);
+    }
+    for (int i = 0; i < to->n_instances && n < max; i++) {
+        const struct conf_instance *c = &to->instances[i];
+        const struct conf_model *m = conf_model(to, c->model);
+
+        ret[n] = (struct fleet_action){0};
+        plan_wanted(f, to, c, &ret[n]);
+        if (m && strcmp(fleet_admin(f, c->name)->state, "stopped"))
+            all += need_of(f, m->path, c);
+        n++;
+    }
+    for (int i = 0; i < n && all > whole(f); i++)
+        if (ret[i].kind == FLEET_START || ret[i].kind == FLEET_REPLACE ||
+            ret[i].kind == FLEET_DRAIN_FIRST)
+            ret[i].fits = false;
+    return n;
+}

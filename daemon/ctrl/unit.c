@@ -1,0 +1,397 @@
+/* daemon/ctrl/unit.c - one generation of one instance. See unit.h.
+ *
+ * The unit holds a reference to the conf that it was made from, since its supervisor
+ * borrows strings of it, and one to the conf that its hot values are from. */
+#include "daemon/ctrl/unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "daemon/ctrl/conf.h"
+#include "daemon/ctrl/supervisor.h"
+#include "daemon/ctrl/system.h"
+#include "daemon/ctrl/target.h"
+#include "daemon/serve/metrics.h"
+#include "state/store.h"
+
+enum {
+    STUCK_COLOCATED = 30, /* times: a step there may be a whole prompt */
+    DRAIN_TICK_US = 20000
+};
+
+/* ---- what makes an engine ---- */
+
+void unit_spec_init(struct unit_spec *s, const struct conf *c,
+                    const struct conf_instance *i)
+{
+    const struct conf_model *m = conf_model(c, i->model);
+    int at = 0;
+
+    *s = (struct unit_spec){.conf = conf_ref(c), .inst = i};
+    s->model_path = m ? m->path : "";
+    s->n_args = conf_engine_args(c, i, s->args, UNIT_ARGS);
+    while (at < c->n_instances && &c->instances[at] != i)
+        at++;
+    s->own_cpus = system_cpu_share(at, c->n_instances, &s->cpus);
+}
+
+void unit_spec_done(struct unit_spec *s)
+{
+    for (int i = 0; i < s->n_args; i++)
+        free(s->args[i]);
+    conf_unref(s->conf);
+    *s = (struct unit_spec){0};
+}
+
+static bool same_args(const struct unit_spec *a, const struct unit_spec *b)
+{
+    if (a->n_args != b->n_args)
+        return false;
+    for (int i = 0; i < a->n_args; i++)
+        if (strcmp(a->args[i], b->args[i]))
+            return false;
+    return true;
+}
+
+struct first {
+    const char *instance, *model;
+    char *why; /* 160 */
+};
+
+/* The first change that concerns the engine, in words. */
+static void on_change(void *arg, const struct conf_change *c)
+{
+    struct first *f = arg;
+    const char *row = NULL;
+    size_t n = strlen(f->instance), m = strlen(f->model);
+
+    if (!strncmp(c->path, "instances.", 10) && !strncmp(c->path + 10, f->instance, n) &&
+        c->path[10 + n] == '.')
+        row = c->path + 10 + n + 1;
+    if (!strncmp(c->path, "models.", 7) && !strncmp(c->path + 7, f->model, m) &&
+        c->path[7 + m] == '.')
+        row = c->path;
+    if (row && c->class == CONF_DRAIN && !f->why[0])
+        snprintf(f->why, 160, "%s %.48s -> %.48s", row, c->from ? c->from : "(none)",
+                 c->to ? c->to : "(none)");
+}
+
+bool unit_spec_differs(const struct unit_spec *a, const struct unit_spec *b,
+                       char why[160])
+{
+    struct first f = {b->inst->name, b->inst->model, why};
+    bool args = !same_args(a, b), name = strcmp(a->inst->served_as, b->inst->served_as);
+    bool cpus =
+        a->own_cpus != b->own_cpus || (a->own_cpus && !CPU_EQUAL(&a->cpus, &b->cpus));
+
+    why[0] = '\0';
+    if (args || name)
+        conf_diff(a->conf, b->conf, on_change, &f);
+    if (!why[0] && (args || name))
+        snprintf(why, 160, "other options");
+    if (!args && !name && cpus)
+        snprintf(why, 160, "%d CPUs -> %d, the instances divide them",
+                 a->own_cpus ? CPU_COUNT(&a->cpus) : system_cpus(),
+                 b->own_cpus ? CPU_COUNT(&b->cpus) : system_cpus());
+    return args || name || cpus;
+}
+
+/* ---- life ---- */
+
+static void on_ready(void *arg, const struct served *m)
+{
+    struct unit *u = arg;
+
+    (void)m;
+    u->was_ready = true;
+    if (u->env->ready)
+        u->env->ready(u->env->arg, u->spec.inst->name);
+    u->env->news(u->env->arg);
+}
+
+/* The reason and the engine's last lines, as one sentence. */
+static void on_failed(void *arg, const struct err *why)
+{
+    struct unit *u = arg;
+    char lines[UNIT_LINES];
+    const char *all = supervisor_lines(u->sup);
+    size_t n = strlen(all), room = sizeof(lines) - 1;
+
+    if (u->failed || u->was_ready)
+        return;
+    u->failed = true;
+    u->why = *why;
+    snprintf(lines, sizeof(lines), "%s", n > room ? all + n - room : all);
+    for (char *p = lines; *p; p++)
+        *p = *p == '\n' ? '|' : *p;
+    if (lines[0])
+        err_set(&u->why, why->code, "instance '%.63s': %.160s; its last lines: %.250s",
+                u->spec.inst->name, why->msg,
+                strlen(lines) > 250 ? lines + strlen(lines) - 250 : lines);
+    else
+        err_wrap(&u->why, "instance '%.63s'", u->spec.inst->name);
+    u->env->news(u->env->arg);
+}
+
+static void on_stopped(void *arg)
+{
+    struct unit *u = arg;
+
+    u->env->news(u->env->arg);
+}
+
+static char *options_json(const struct unit_spec *s)
+{
+    struct buf b;
+    struct jw w;
+    char *out;
+
+    buf_init(&b, 0);
+    jw_init(&w, &b);
+    jw_arr(&w);
+    for (int i = 0; i < s->n_args; i++)
+        if (strncmp(s->args[i], "--model=", 8)) /* stands in the model's own row */
+            jw_str(&w, s->args[i]);
+    jw_arr_end(&w);
+    out = xstrdup(b.p);
+    buf_done(&b);
+    return out;
+}
+
+static int64_t stuck_us(const struct conf_instance *i)
+{
+    return i->stuck_s * 1000000 * (i->mode == SCHED_COLOCATED ? STUCK_COLOCATED : 1);
+}
+
+static void set_hot(struct unit *u)
+{
+    const struct conf_instance *i = u->inst;
+    struct served_hot h = {(float)i->sampling.temperature, (float)i->sampling.top_p,
+                           i->kv.isolate};
+
+    target_set_hot(u->target, &h);
+}
+
+static int new_supervisor(struct unit *u, struct err *e)
+{
+    const struct conf_instance *i = u->spec.inst;
+    struct supervisor_cfg c = {
+        .loop = u->env->loop,
+        .target = u->target,
+        .store = u->env->store,
+        .page = u->env->page,
+        .engine_page_fd = u->page_fd,
+        .cpus = u->spec.own_cpus ? &u->spec.cpus : NULL,
+        .instance = i->name,
+        .model_path = u->spec.model_path,
+        .model_name = i->served_as,
+        .mode = i->mode == SCHED_COLOCATED ? "colocated" : "chunked",
+        .options = u->options,
+        .program = u->env->program,
+        .log_level = u->spec.conf->log_level,
+        .args = u->spec.args,
+        .n_args = u->spec.n_args,
+        .open = u->env->open,
+        .ready = on_ready,
+        .failed = on_failed,
+        .stopped = on_stopped,
+        .arg = u,
+    };
+
+    supervisor_cfg_times(&c);
+    c.stuck_us = stuck_us(i);
+    if (u->env->backoff_us)
+        c.backoff_us = u->env->backoff_us;
+    if (u->env->stop_us)
+        c.stop_us = u->env->stop_us;
+    return supervisor_new(&c, &u->sup, e);
+}
+
+int unit_new(const struct unit_env *env, struct unit_spec *spec, int generation,
+             struct unit **ret, struct err *e)
+{
+    struct unit *u = xcalloc(1, sizeof(*u));
+    const struct conf_instance *i = spec->inst;
+    struct target_cfg t = {
+        .instance = i->name,
+        .generation = generation,
+        .max_live = (int)(i->max_seqs + i->max_waiting),
+    };
+
+    u->env = env;
+    u->spec = *spec;
+    u->generation = generation;
+    u->page_fd = -1;
+    list_init(&u->link);
+    u->conf = conf_ref(spec->conf);
+    u->inst = i;
+    u->options = options_json(spec);
+    if (metric_page_new(metrics_defs, METRICS_N, &u->page_fd, &t.page, e) < 0)
+        goto fail;
+    if (target_new(env->router, &t, &u->target, e) < 0) {
+        metric_page_free(t.page);
+        goto fail;
+    }
+    set_hot(u);
+    if (new_supervisor(u, e) < 0)
+        goto fail;
+    *spec = (struct unit_spec){0};
+    *ret = u;
+    return 0;
+
+fail:
+    u->spec = (struct unit_spec){0}; /* stays the caller's */
+    unit_free(u);
+    return -1;
+}
+
+void unit_start(struct unit *u) { supervisor_start(u->sup); }
+
+void unit_halt(struct unit *u, const char *reason)
+{
+    u->phase = UNIT_GONE;
+    u->halted = true;
+    supervisor_stop(u->sup, NULL, reason);
+}
+
+void unit_free(struct unit *u)
+{
+    struct err e;
+
+    if (!u)
+        return;
+    supervisor_free(u->sup);
+    if (u->target) {
+        err_set(&e, ERR_UNAVAIL, "the server is stopping");
+        target_fail_all(u->target, &e);
+    }
+    target_free(u->target);
+    if (u->page_fd >= 0)
+        close(u->page_fd);
+    unit_spec_done(&u->spec);
+    conf_unref(u->conf);
+    free(u->options);
+    free(u);
+}
+
+/* ---- values that change in place ---- */
+
+bool unit_hot_differs(const struct unit *u, const struct conf_instance *to, char why[160])
+{
+    const struct conf_instance *i = u->inst;
+
+    why[0] = '\0';
+    if (i->sampling.temperature != to->sampling.temperature)
+        snprintf(why, 160, "sampling.temperature %g -> %g", i->sampling.temperature,
+                 to->sampling.temperature);
+    else if (i->sampling.top_p != to->sampling.top_p)
+        snprintf(why, 160, "sampling.top_p %g -> %g", i->sampling.top_p,
+                 to->sampling.top_p);
+    else if (i->kv.isolate != to->kv.isolate)
+        snprintf(why, 160, "kv.isolate");
+    else if (i->stuck_s != to->stuck_s)
+        snprintf(why, 160, "stuck_s %lld -> %lld", (long long)i->stuck_s,
+                 (long long)to->stuck_s);
+    else if (memcmp(&i->slo, &to->slo, sizeof(i->slo)))
+        snprintf(why, 160, "slo");
+    return why[0] != '\0';
+}
+
+void unit_hot(struct unit *u, const struct conf *c, const struct conf_instance *i)
+{
+    struct conf *next = conf_ref(c);
+
+    conf_unref(u->conf);
+    u->conf = next;
+    u->inst = i;
+    set_hot(u);
+    supervisor_set_stuck(u->sup, stuck_us(i));
+}
+
+/* ---- leaving ---- */
+
+int unit_live(const struct unit *u) { return target_live(u->target, NULL); }
+
+bool unit_ready(const struct unit *u)
+{
+    enum instance_state s = supervisor_status(u->sup)->state;
+
+    return s == INSTANCE_READY || s == INSTANCE_DRAINING;
+}
+
+void unit_drain(struct unit *u, bool on)
+{
+    if (u->phase == UNIT_RUNS)
+        supervisor_drain(u->sup, on);
+}
+
+static void end(struct unit *u)
+{
+    u->phase = UNIT_ENDS;
+    supervisor_stop(u->sup, &u->end, u->halted ? u->reason : NULL);
+}
+
+void unit_leave(struct unit *u, int64_t drain_s, const struct err *why,
+                const char *reason)
+{
+    if (u->phase != UNIT_RUNS)
+        return;
+    u->phase = UNIT_DRAINS;
+    u->end = *why;
+    u->drain_s = drain_s;
+    u->drain_until_us = clock_now_us(clock_real()) + drain_s * 1000000;
+    u->halted = reason != NULL;
+    snprintf(u->reason, sizeof(u->reason), "%s", reason ? reason : "");
+    supervisor_drain(u->sup, true);
+    if (!unit_ready(u))
+        end(u);
+    u->env->news(u->env->arg);
+}
+
+void unit_end(struct unit *u, const struct err *why)
+{
+    if (u->phase != UNIT_RUNS && u->phase != UNIT_DRAINS)
+        return;
+    u->end = *why;
+    end(u);
+}
+
+/* The time is over: those that are left are counted and told. */
+static void cut(struct unit *u, int n)
+{
+    struct err e;
+
+    log_warn("instance '%s': %d requests are ended, %lld s after its drain began",
+             u->inst->name, n, (long long)u->drain_s);
+    if (u->env->store &&
+        journal_add(u->env->store, "daemon", "instance.drain", u->inst->name, "failed",
+                    &e, "%d requests were ended after %lld s", n,
+                    (long long)u->drain_s) < 0)
+        log_error("%s", e.msg);
+    target_fail_all(u->target, &u->end);
+}
+
+int64_t unit_step(struct unit *u, int64_t now_us)
+{
+    int n = u->phase == UNIT_DRAINS ? unit_live(u) : 0;
+
+    if (u->phase == UNIT_DRAINS && n && now_us < u->drain_until_us)
+        return now_us + DRAIN_TICK_US < u->drain_until_us ? now_us + DRAIN_TICK_US
+                                                          : u->drain_until_us;
+    if (u->phase == UNIT_DRAINS) {
+        if (n)
+            cut(u, n);
+        end(u);
+    }
+    if (u->phase == UNIT_ENDS && supervisor_stopped(u->sup))
+        u->phase = UNIT_GONE;
+    return -1;
+}
