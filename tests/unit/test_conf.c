@@ -157,7 +157,7 @@ static void values(void **st)
     assert_int_equal(i->kv.mib, 64);
     assert_false(i->kv.reuse);
     assert_int_equal(i->kv.isolate, CONF_ISOLATE_NONE);
-    assert_true(i->sampling.temperature == 0.25 && i->sampling.top_p == 1);
+    assert_true(i->sampling.temperature == 0.25 && i->sampling.top_p == 0.9);
     assert_true(i->slo.ttft_ms == 200.5 && i->slo.tpot_ms == 0);
     assert_true(i->slo.attainment == 0.9);
     assert_string_equal(conf_instance(c, "second")->served_as, "yes");
@@ -398,7 +398,7 @@ static void differences(void **st)
            "models: {m: {path: q}}\ninstances: {x: {model: m, step_tok: 128, sampling: "
            "{temperature: 0.70}, slo: {tpot_ms: 12.5}}}\n",
            "models.m.path p>q drain\ninstances.x.step_tok 64>128 drain\n"
-           "instances.x.sampling.temperature 1>0.7 hot\n"
+           "instances.x.sampling.temperature 0.6>0.7 hot\n"
            "instances.x.slo.tpot_ms 0>12.5 hot\n");
     differ("models: {m: {path: p}}\ninstances: {x: {model: m, step_tok: 64}}\n",
            "models: {n.1: {path: p}}\ninstances: {y: {model: n.1}}\n",
