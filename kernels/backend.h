@@ -136,11 +136,18 @@ struct op_span {
     struct iview table; /* n_items * max_blocks */
 };
 
-/* y[r,:] = w[ids[r],:], the exact values of the table */
+/* y[r,:] = w[ids[r] - first,:], the exact values of the table. part: w is a part of the
+ * vocabulary, ids outside it give zeros; else they are a fault. */
 struct op_embed {
     struct view y;
     const struct weight *w; /* WEIGHT_LOOKUP */
     struct iview ids;
+    int first;
+    bool part;
+};
+/* y += x */
+struct op_add {
+    struct view y, x;
 };
 /* y = x / sqrt(mean(x^2) + eps) * w, sums in f32 in a fixed order */
 struct op_norm {
@@ -214,6 +221,7 @@ struct op_host {
 
 int op_host(struct stream *s, const struct op_host *o, struct err *e);
 int op_embed(struct stream *s, const struct op_embed *o, struct err *e);
+int op_add(struct stream *s, const struct op_add *o, struct err *e);
 int op_norm(struct stream *s, const struct op_norm *o, struct err *e);
 int op_gather(struct stream *s, const struct op_gather *o, struct err *e);
 int op_matmul(struct stream *s, const struct op_matmul *o, struct err *e);

@@ -233,6 +233,15 @@ int check_kv_copy(const struct backend *b, const struct op_kv_copy *o, struct er
     return ck_iview(&c, "dst", &o->dst, (size_t)o->src.n);
 }
 
+int check_add(const struct backend *b, const struct op_add *o, struct err *e)
+{
+    struct ck c = {b, "add", e};
+
+    if (ck_view(&c, "x", &o->x) < 0)
+        return -1;
+    return ck_shape(&c, "y", &o->y, o->x.rows, o->x.cols);
+}
+
 int check_host(const struct backend *b, const struct op_host *o, struct err *e)
 {
     if (!o->fn || o->n_buf < 0 || o->n_buf > OP_HOST_BUFS)

@@ -12,6 +12,7 @@
 #define OP_MAP(X)                                                                        \
     X(host)                                                                              \
     X(embed)                                                                             \
+    X(add)                                                                               \
     X(norm)                                                                              \
     X(gather)                                                                            \
     X(matmul)                                                                            \

@@ -67,10 +67,12 @@ static void embed_member(void *arg, int member, int n_members)
     cpu_share(o->y.rows, member, n_members, &lo, &hi);
     for (int r = lo; r < hi; r++) {
         float *row = y + (size_t)r * (size_t)o->y.ld;
-        if (ids[r] < 0 || ids[r] >= o->w->rows)
+        int id = ids[r] - o->first;
+
+        if (id < 0 || id >= o->w->rows)
             memset(row, 0, (size_t)o->y.cols * sizeof(float));
         else
-            embed_row((const struct cpu_weight *)o->w, ids[r], row);
+            embed_row((const struct cpu_weight *)o->w, id, row);
     }
 }
 
@@ -80,11 +82,36 @@ int cpu_op_embed(struct stream *s, const struct op_embed *o, struct err *e)
     const int32_t *ids = cpu_iview(&o->ids);
 
     (void)e;
-    for (int r = 0; r < o->y.rows; r++)
-        if (ids[r] < 0 || ids[r] >= o->w->rows)
+    for (int r = 0; !o->part && r < o->y.rows; r++)
+        if (ids[r] < o->first || ids[r] - o->first >= o->w->rows)
             cpu_stream_fault(s, "embed: id %d of row %d, the table has %d rows", ids[r],
                              r, o->w->rows);
     cpu_run(cpu_of(s), (size_t)o->y.rows * (size_t)o->y.cols, embed_member, &job);
+    return 0;
+}
+
+/* ---- add ---- */
+
+static void add_member(void *arg, int member, int n_members)
+{
+    const struct op_add *o = arg;
+    const float *x = cpu_view(&o->x);
+    float *y = cpu_view(&o->y);
+    int lo, hi;
+
+    cpu_share(o->x.rows, member, n_members, &lo, &hi);
+    for (int r = lo; r < hi; r++)
+        for (int i = 0; i < o->x.cols; i++)
+            y[(size_t)r * (size_t)o->y.ld + (size_t)i] +=
+                x[(size_t)r * (size_t)o->x.ld + (size_t)i];
+}
+
+int cpu_op_add(struct stream *s, const struct op_add *o, struct err *e)
+{
+    struct op_add copy = *o;
+
+    (void)e;
+    cpu_run(cpu_of(s), (size_t)o->x.rows * (size_t)o->x.cols, add_member, &copy);
     return 0;
 }
 

@@ -2,7 +2,8 @@
  *
  * Weights go to the device once; forward_run launches the ops of a step on a stream. It
  * never allocates, reads or branches on a device value. Families are rows of a table that
- * say which optional parts a layer has. One owner thread (the rank's). */
+ * say which optional parts a layer has. One owner thread (the rank's); the ranks of an
+ * instance run the same steps, and the last stage gives out the logits. */
 #ifndef SERVE_FORWARD_H
 #define SERVE_FORWARD_H
 
@@ -14,6 +15,7 @@
 
 struct backend;
 struct backend_caps;
+struct comm;
 struct err;
 struct forward;
 struct kv_arena;
@@ -22,15 +24,35 @@ struct model;
 struct model_info;
 struct step;
 
+/* Which part of a model a rank holds and how it meets the others. Zeroed = all of it.
+ *
+ * tp: heads, KV heads (repeated where there are fewer than ranks), the FFN's width and
+ * the vocabulary are shared; what leaves a pair of column and row cut matrices is summed
+ * over the group in rank order. sp: between these pairs each rank keeps its rows only.
+ * pp: a run of layers; rows go from stage to stage, cut into `micro` micro-batches so
+ * that stages work at the same time. */
+struct forward_part {
+    int tp, tp_at, pp, pp_at; /* sizes (0 = 1), coordinates */
+    int micro;                /* 0 = as many as stages */
+    bool sp;
+    struct comm *tp_comm, *pp_comm; /* borrowed; NULL where the size is 1 */
+};
+
 /* What buffers are made for. max_outs: logits rows held at once; a step with more of them
  * hands them over in several parts. */
 struct forward_cfg {
     int max_rows, max_items, max_ctx, max_outs, max_copies;
     enum dtype kv_type;
     int n_blocks; /* of the KV arena */
+    struct forward_part part;
 };
 
-/* Sizes to open the backend with. */
+/* Can this part be cut out of the model? Divisibility only; layouts as a whole are
+ * topo/layout's. */
+int forward_part_check(const struct model_info *i, const struct forward_part *p,
+                       struct err *e);
+
+/* Sizes to open the backend with; the part was checked. */
 void forward_caps(const struct model_info *i, const struct forward_cfg *cfg,
                   struct backend_caps *ret);
 
@@ -50,7 +72,8 @@ typedef void (*forward_sink_fn)(void *arg, int first, int n, const float *logits
 
 /* Run the items of a step whose tokens are all concrete; waits for the stream. Ids,
  * positions and blocks are checked. Outputs are rows out_from.. of each item; sink is not
- * called when there are none. A step without items makes its copies. */
+ * called when there are none, and in the last stage only (by every tp rank of it). A step
+ * without items makes its copies. */
 int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, void *arg,
                 struct err *e);
 /* KV arena and its layout (for tests and hand-off). */

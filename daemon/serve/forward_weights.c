@@ -1,15 +1,20 @@
 /* daemon/serve/forward_weights.c - from a model's tensors to matrices on the device.
  *
  * weights_roles says for each role its shape and use, weights_families which optional
- * roles a family has. Tensor by tensor: check the shape, hand it to the device, drop the
- * file's pages behind it, so that file and copy are never in memory together. */
+ * roles a family has. Tensor by tensor: check the shape, cut out the rank's part, hand it
+ * to the device, drop the file's pages behind it, so that file and copy are never in
+ * memory together. A part is cut along the sizes that the ranks share (heads, KV heads,
+ * FFN width, vocabulary): rows of the file for a column-parallel matrix, runs of each row
+ * for a row-parallel one. */
 #include "daemon/serve/forward_weights.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "kernels/backend.h"
+#include "kernels/comm.h"
 
 /* ---- tables ---- */
 
@@ -66,6 +71,62 @@ static const char *weights_role_name(enum model_role r)
     return names[r];
 }
 
+/* ---- parts ---- */
+
+static int at_least_one(int n) { return n > 0 ? n : 1; }
+
+void forward_dims_of(const struct model_info *i, const struct forward_part *p,
+                     struct forward_dims *ret)
+{
+    struct forward_dims d = {.tp = at_least_one(p->tp), .pp = at_least_one(p->pp)};
+    int64_t from, to;
+
+    d.tp_at = p->tp_at;
+    d.pp_at = p->pp_at;
+    /* the earlier stages are the shorter, since the last has the head */
+    int each = i->n_layer / d.pp, more = i->n_layer % d.pp, late = d.pp - more;
+    d.n_layer = each + (d.pp_at >= late);
+    d.first_layer = each * d.pp_at + (d.pp_at > late ? d.pp_at - late : 0);
+    d.first = d.pp_at == 0;
+    d.last = d.pp_at == d.pp - 1;
+    d.n_head = i->n_head / d.tp;
+    d.head_from = d.n_head * d.tp_at;
+    d.n_kv_head = at_least_one(i->n_kv_head / d.tp);
+    d.kv_from = (int)((int64_t)i->n_kv_head * d.tp_at / d.tp);
+    d.q_dim = d.n_head * i->head_dim;
+    d.kv_dim = d.n_kv_head * i->head_dim;
+    d.n_ff = i->n_ff / d.tp;
+    d.ff_from = d.n_ff * d.tp_at;
+    comm_shard(i->n_vocab, d.tp, d.tp_at, &from, &to);
+    d.vocab_from = (int)from;
+    d.n_vocab = (int)(to - from);
+    *ret = d;
+}
+
+int forward_part_check(const struct model_info *i, const struct forward_part *p,
+                       struct err *e)
+{
+    int tp = at_least_one(p->tp), pp = at_least_one(p->pp);
+
+    if (i->n_head % tp)
+        return err_param(e, ERR_INVALID, "layout",
+                         "tp %d does not divide the model's %d attention heads", tp,
+                         i->n_head);
+    if (i->n_kv_head % tp && tp % i->n_kv_head)
+        return err_param(e, ERR_INVALID, "layout",
+                         "tp %d neither divides the model's %d KV heads nor is a "
+                         "multiple of them",
+                         tp, i->n_kv_head);
+    if (i->n_ff % tp)
+        return err_param(e, ERR_INVALID, "layout",
+                         "tp %d does not divide the FFN's width of %d", tp, i->n_ff);
+    if (pp > i->n_layer)
+        return err_param(e, ERR_INVALID, "layout", "pp %d is more than the %d layers", pp,
+                         i->n_layer);
+    return 0;
+}
+
+/* The size of a dimension in the file. */
 static int weights_dim(const struct model_info *i, enum dim d)
 {
     switch (d) {
@@ -84,6 +145,59 @@ static int weights_dim(const struct model_info *i, enum dim d)
     default:
         return 1;
     }
+}
+
+/* The rank's run of a dimension. */
+struct run {
+    int from, n;
+};
+
+static struct run weights_run(const struct forward_weights *w, enum dim dim)
+{
+    const struct forward_dims *d = &w->d;
+    int hd = w->info.head_dim;
+
+    switch (dim) {
+    case DIM_Q:
+        return (struct run){d->head_from * hd, d->q_dim};
+    case DIM_KV:
+        return (struct run){d->kv_from * hd, d->kv_dim};
+    case DIM_FF:
+        return (struct run){d->ff_from, d->n_ff};
+    case DIM_VOCAB:
+        return (struct run){d->vocab_from, d->n_vocab};
+    default:
+        return (struct run){0, weights_dim(&w->info, dim)};
+    }
+}
+
+/* The part of a tensor: rows of the file in place, or (malloc'd in *ret_copy) a run of
+ * each of its rows. */
+static int weights_cut(const struct model_tensor *t, struct run rows, struct run cols,
+                       struct weight_src *src, void **ret_copy, struct err *e)
+{
+    int64_t row = dtype_row_bytes(t->type, t->cols);
+    int64_t at = dtype_row_bytes(t->type, cols.from),
+            n = dtype_row_bytes(t->type, cols.n);
+    const char *from = (const char *)t->data + (size_t)rows.from * (size_t)row;
+
+    src->rows = rows.n;
+    src->cols = cols.n;
+    src->data = from;
+    if (cols.n == t->cols)
+        return 0;
+    if (at < 0 || n < 0)
+        return err_param(
+            e, ERR_INVALID, "layout",
+            "tensor '%s' has blocks of %d, a cut at %d of %d goes through one", t->name,
+            dtype_block(t->type), cols.from, t->cols);
+    char *copy = try_calloc((size_t)rows.n, (size_t)n);
+    if (!copy)
+        return err_set(e, ERR_NOMEM, "no memory for a part of tensor '%s'", t->name);
+    for (int r = 0; r < rows.n; r++)
+        memcpy(copy + (size_t)r * (size_t)n, from + r * row + at, (size_t)n);
+    src->data = *ret_copy = copy;
+    return 0;
 }
 
 /* ---- loading ---- */
@@ -136,7 +250,13 @@ static int weights_load_one(struct loading *l, const struct role_row *r, int lay
     if (r->role == ROLE_TOK_EMBD && !model_tensor(l->m, ROLE_OUT_HEAD, 0))
         use |= WEIGHT_MATMUL;
     struct weight_src src = {t->name, t->type, t->rows, t->cols, t->data, use};
-    if (weight_new(l->b, &src, ret, e) < 0)
+    void *copy = NULL;
+    int rc = weights_cut(t, weights_run(l->w, r->rows), weights_run(l->w, r->cols), &src,
+                         &copy, e);
+    if (rc == 0)
+        rc = weight_new(l->b, &src, ret, e);
+    free(copy);
+    if (rc < 0)
         return err_wrap(e, "%s", t->file);
     model_drop_pages(l->m, t);
     l->done_bytes += t->bytes;
@@ -145,14 +265,29 @@ static int weights_load_one(struct loading *l, const struct role_row *r, int lay
     return 0;
 }
 
-static size_t weights_all_bytes(const struct model *m, int n_layer)
+/* Does this stage hold a role of the whole model? */
+static bool weights_in_stage(const struct loading *l, enum model_role role)
 {
+    const struct forward_dims *d = &l->w->d;
+    bool tied = !model_tensor(l->m, ROLE_OUT_HEAD, 0);
+
+    if (role == ROLE_TOK_EMBD)
+        return d->first || (d->last && tied);
+    return d->last;
+}
+
+/* Of the file, that this rank looks at: what progress is a share of. */
+static size_t weights_all_bytes(const struct loading *l)
+{
+    const struct forward_dims *d = &l->w->d;
     size_t n = 1;
 
     for (int r = 0; r < N_ROLES; r++) {
-        int layers = weights_roles[r].per_layer ? n_layer : 1;
-        for (int i = 0; i < layers; i++) {
-            const struct model_tensor *t = model_tensor(m, weights_roles[r].role, i);
+        const struct role_row *row = &weights_roles[r];
+        int first = row->per_layer ? d->first_layer : 0;
+        int count = row->per_layer ? d->n_layer : weights_in_stage(l, row->role);
+        for (int i = first; i < first + count; i++) {
+            const struct model_tensor *t = model_tensor(l->m, row->role, i);
             n += t ? t->bytes : 0;
         }
     }
@@ -178,7 +313,8 @@ static int weights_load_layer(struct loading *l, int layer, struct weight **out,
 {
     for (int r = 0; r < N_ROLES; r++) {
         const struct role_row *row = &weights_roles[r];
-        if (row->per_layer != (layer >= 0))
+        if (row->per_layer != (layer >= 0) ||
+            (layer < 0 && !weights_in_stage(l, row->role)))
             continue;
         if (weights_load_one(l, row, layer < 0 ? 0 : layer, &out[row->role], e) < 0)
             return -1;
@@ -187,24 +323,28 @@ static int weights_load_layer(struct loading *l, int layer, struct weight **out,
 }
 
 int forward_weights_load(struct forward_weights *w, struct backend *b, struct model *m,
-                         forward_progress_fn progress, void *arg, struct err *e)
+                         const struct forward_part *part, forward_progress_fn progress,
+                         void *arg, struct err *e)
 {
     struct loading l = {w, b, m, progress, arg, 0, 0};
 
     w->info = *model_info(m);
-    w->layers = xcalloc((size_t)w->info.n_layer, sizeof(*w->layers));
-    l.all_bytes = weights_all_bytes(m, w->info.n_layer);
+    if (forward_part_check(&w->info, part, e) < 0)
+        return -1;
+    forward_dims_of(&w->info, part, &w->d);
+    w->layers = xcalloc((size_t)w->d.n_layer, sizeof(*w->layers));
+    l.all_bytes = weights_all_bytes(&l);
     if (weights_load_rope(w, b, m, e) < 0 || weights_load_layer(&l, -1, w->top, e) < 0)
         return -1;
-    for (int i = 0; i < w->info.n_layer; i++)
-        if (weights_load_layer(&l, i, w->layers[i].w, e) < 0)
+    for (int i = 0; i < w->d.n_layer; i++)
+        if (weights_load_layer(&l, w->d.first_layer + i, w->layers[i].w, e) < 0)
             return -1;
     return 0;
 }
 
 void forward_weights_done(struct forward_weights *w)
 {
-    for (int i = 0; w->layers && i < w->info.n_layer; i++)
+    for (int i = 0; w->layers && i < w->d.n_layer; i++)
         for (int r = 0; r < ROLE_COUNT; r++)
             weight_free(w->layers[i].w[r]);
     for (int r = 0; r < ROLE_COUNT; r++)

@@ -1,4 +1,5 @@
-/* daemon/serve/forward_weights.h - a model's tensors on a device, by role.
+/* daemon/serve/forward_weights.h - a model's tensors on a device, by role: the part of
+ * them that a rank holds.
  *
  * Inside the forward module only. Plain struct: load fills it, done frees it, also half
  * loaded. One owner thread (the rank's). */
@@ -14,15 +15,28 @@ struct forward_layer {
     struct weight *w[ROLE_COUNT]; /* NULL where the model has none */
 };
 
+/* Sizes of the rank's part; from..: where it begins in the whole. */
+struct forward_dims {
+    int tp, tp_at, pp, pp_at;
+    int first_layer, n_layer;
+    int n_head, head_from, n_kv_head, kv_from;
+    int q_dim, kv_dim, n_ff, ff_from, n_vocab, vocab_from;
+    bool first, last; /* stage */
+};
+void forward_dims_of(const struct model_info *i, const struct forward_part *p,
+                     struct forward_dims *ret);
+
 struct forward_weights {
-    struct model_info info;
+    struct model_info info; /* of the whole model */
+    struct forward_dims d;
     struct weight *top[ROLE_COUNT]; /* of the whole model */
     struct weight *inv_freq;
-    struct forward_layer *layers;
+    struct forward_layer *layers; /* [d.n_layer] */
 };
 
 int forward_weights_load(struct forward_weights *w, struct backend *b, struct model *m,
-                         forward_progress_fn progress, void *arg, struct err *e);
+                         const struct forward_part *part, forward_progress_fn progress,
+                         void *arg, struct err *e);
 void forward_weights_done(struct forward_weights *w);
 /* The matrix of the head: its own, or the token table when they are tied. */
 const struct weight *forward_weights_head(const struct forward_weights *w);

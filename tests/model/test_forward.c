@@ -231,7 +231,13 @@ static void test_canceled_loading(void **state)
     struct backend *b;
     struct forward *f;
     int calls = 0;
-    struct forward_cfg fc = {64, 4, 256, 4, 1, DT_F16, 64};
+    struct forward_cfg fc = {.max_rows = 64,
+                             .max_items = 4,
+                             .max_ctx = 256,
+                             .max_outs = 4,
+                             .max_copies = 1,
+                             .kv_type = DT_F16,
+                             .n_blocks = 64};
     struct backend_cfg bc = {.name = "cpu", .n_threads = 1, .isa = "auto"};
 
     snprintf(dir, sizeof(dir), "%s", tiny_model("llama", test_seed()));

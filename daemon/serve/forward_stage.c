@@ -1,0 +1,245 @@
+/* daemon/serve/forward_stage.c - a step cut into micro-batches, its integers staged.
+ *
+ * A micro-batch is a run of the step's rows: whole items, and a part of one where a
+ * border falls inside it (its later rows find the KV of the earlier ones, since
+ * micro-batches run in order). Each has a staging block of its own, so that all are
+ * uploaded at once. */
+#include <assert.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "daemon/serve/forward_impl.h"
+#include "daemon/serve/step.h"
+#include "kernels/comm.h"
+
+size_t forward_stage_size(const struct forward_cfg *c)
+{
+    size_t blocks = ((size_t)c->max_ctx + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK, n;
+
+    if (size_mul(blocks, (size_t)c->max_items, &n) < 0 || n > INT32_MAX / 8)
+        return 0;
+    /* ids, output rows, item rows, positions, both sides of copies, 8 gaps of alignment
+     */
+    n += 2 * (size_t)c->max_rows + 2 * (size_t)(c->max_items + 1) +
+         2 * (size_t)c->max_copies + 8 * 16;
+    return n;
+}
+
+/* ---- checks ---- */
+
+static int check_item(const struct forward *f, const struct step_item *it, struct err *e)
+{
+    int64_t end = (int64_t)it->first_pos + it->n_tok;
+
+    if (it->n_tok < 1 || it->first_pos < 0 || end > f->cfg.max_ctx ||
+        (int64_t)it->n_block * KV_BLOCK_TOK < end || it->out_from < 0 ||
+        it->out_from > it->n_tok)
+        return err_set(
+            e, ERR_INTERNAL, "step item of sequence %llu: %d tokens at %d with %d blocks",
+            (unsigned long long)it->seq, it->n_tok, it->first_pos, it->n_block);
+    if (it->parent_off >= 0)
+        return err_set(e, ERR_UNSUPPORTED, "a tree of tokens in one item");
+    return 0;
+}
+
+/* Its capacities first, so that staging cannot overflow. */
+static int check_step(const struct forward *f, const struct step *st, int *ret_rows,
+                      struct err *e)
+{
+    const struct step_item *items = step_items(st);
+    int rows = 0;
+
+    if (st->n_items < 0 || st->n_items > f->cfg.max_items || st->n_copies < 0 ||
+        st->n_copies > f->cfg.max_copies)
+        return err_set(e, ERR_INTERNAL, "a step of %d items and %d copies", st->n_items,
+                       st->n_copies);
+    for (int i = 0; i < st->n_items; i++) {
+        if (check_item(f, &items[i], e) < 0)
+            return -1;
+        if (items[i].n_tok > f->cfg.max_rows - rows)
+            return err_set(e, ERR_INTERNAL, "a step of more than %d tokens",
+                           f->cfg.max_rows);
+        rows += items[i].n_tok;
+    }
+    *ret_rows = rows;
+    return 0;
+}
+
+/* ---- micro-batches ---- */
+
+/* What an item has within rows [s->from, s->from + s->n_rows) of the step, of which its
+ * own begin at `row`: its tokens from..from+n-1; n 0 = none. */
+struct piece {
+    int from, n;
+};
+
+static struct piece piece_of(const struct shape *s, const struct step_item *it, int row)
+{
+    int from = max_int(s->from - row, 0);
+    int to = min_int(s->from + s->n_rows - row, it->n_tok);
+
+    return (struct piece){from, max_int(to - from, 0)};
+}
+
+static void count(struct shape *s, const struct step *st)
+{
+    const struct step_item *items = step_items(st);
+
+    for (int i = 0, row = 0; i < st->n_items; row += items[i++].n_tok) {
+        struct piece p = piece_of(s, &items[i], row);
+        int end = items[i].first_pos + p.from + p.n;
+
+        if (!p.n)
+            continue;
+        s->n_items++;
+        s->n_outs +=
+            p.from + p.n - min_int(max_int(items[i].out_from, p.from), p.from + p.n);
+        s->max_ctx = max_int(s->max_ctx, end);
+    }
+    s->max_blocks = (s->max_ctx + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK;
+}
+
+/* The next n int32 of the block, from a multiple of 64 bytes. */
+static int take(struct staging *a, int n)
+{
+    int at = (a->len + 15) & ~15;
+
+    a->len = at + n;
+    return at;
+}
+
+static void lay_out(struct shape *s, size_t base)
+{
+    struct staging *a = &s->at;
+
+    a->len = (int)base;
+    a->ids = take(a, s->n_rows);
+    a->row = take(a, s->n_items + 1);
+    a->pos = take(a, s->n_items);
+    a->outs = take(a, s->n_outs);
+    a->src = take(a, s->n_copies);
+    a->dst = take(a, s->n_copies);
+    a->table = take(a, s->n_items * s->max_blocks);
+}
+
+static int stage_blocks(struct forward *f, const struct shape *s,
+                        const struct step_item *it, const int32_t *blocks, int first_pos,
+                        int32_t *table, struct err *e)
+{
+    int n_block = min_int(it->n_block, s->max_blocks);
+    /* -1 stands for a block that the window has left behind */
+    int read_from = f->w.info.sliding_window
+                        ? max_int(first_pos - f->w.info.sliding_window + 1, 0)
+                        : 0;
+
+    for (int j = 0; j < n_block; j++) {
+        bool needed = (j + 1) * KV_BLOCK_TOK > read_from;
+        if (blocks[j] < (needed ? 0 : -1) || blocks[j] >= f->cfg.n_blocks)
+            return err_set(e, ERR_INTERNAL, "KV block %d of sequence %llu", blocks[j],
+                           (unsigned long long)it->seq);
+        table[j] = max_int(blocks[j], 0);
+    }
+    /* beyond the item's context: never read */
+    for (int j = n_block; j < s->max_blocks; j++)
+        table[j] = 0;
+    return 0;
+}
+
+/* The i-th piece of a micro-batch. */
+static int stage_piece(struct forward *f, const struct step *st, const struct shape *s,
+                       int i, const struct step_item *it, struct piece p, int *outs,
+                       struct err *e)
+{
+    const int32_t *toks = step_toks(st) + it->tok_off + p.from;
+    int row = f->stage[s->at.row + i], first_pos = it->first_pos + p.from;
+
+    f->stage[s->at.row + i + 1] = row + p.n;
+    f->stage[s->at.pos + i] = first_pos;
+    for (int t = 0; t < p.n; t++) {
+        if (toks[t] < 0 || toks[t] >= f->w.info.n_vocab)
+            return err_set(e, ERR_INTERNAL, "token id %d of sequence %llu", toks[t],
+                           (unsigned long long)it->seq);
+        f->stage[s->at.ids + row + t] = toks[t];
+    }
+    for (int t = max_int(it->out_from, p.from); t < p.from + p.n; t++)
+        f->stage[s->at.outs + (*outs)++] = row + t - p.from;
+    return stage_blocks(f, s, it, step_blocks(st) + it->block_off, first_pos,
+                        f->stage + s->at.table + (size_t)i * (size_t)s->max_blocks, e);
+}
+
+static int stage_copies(struct forward *f, const struct step *st, const struct shape *s,
+                        struct err *e)
+{
+    const struct step_copy *c = step_copies(st);
+
+    for (int i = 0; i < s->n_copies; i++) {
+        if (c[i].src < 0 || c[i].src >= f->cfg.n_blocks || c[i].dst < 0 ||
+            c[i].dst >= f->cfg.n_blocks)
+            return err_set(e, ERR_INTERNAL, "copy of KV block %d to %d", c[i].src,
+                           c[i].dst);
+        f->stage[s->at.src + i] = c[i].src;
+        f->stage[s->at.dst + i] = c[i].dst;
+    }
+    return 0;
+}
+
+static int stage_one(struct forward *f, const struct step *st, struct shape *s,
+                     size_t base, struct err *e)
+{
+    const struct step_item *items = step_items(st);
+    int outs = 0, n = 0;
+
+    count(s, st);
+    lay_out(s, base);
+    assert((size_t)s->at.len - base <= f->stage_cap);
+    f->stage[s->at.row] = 0;
+    for (int i = 0, row = 0; i < st->n_items; row += items[i++].n_tok) {
+        struct piece p = piece_of(s, &items[i], row);
+        if (p.n && stage_piece(f, st, s, n++, &items[i], p, &outs, e) < 0)
+            return -1;
+    }
+    if (stage_copies(f, st, s, e) < 0)
+        return -1;
+    return stream_upload(f->s, f->idx, base * sizeof(int32_t), f->stage + base,
+                         ((size_t)s->at.len - base) * sizeof(int32_t), e);
+}
+
+/* What each member has of x's rows, for the collectives of micro-batch k. */
+static void list_rows(struct forward *f, struct shape *s, int k)
+{
+    int tp = f->w.d.tp;
+    int64_t *elems = f->lists + (size_t)(2 * k * tp), *bytes = elems + tp;
+
+    for (int m = 0; m < tp; m++) {
+        int64_t from, to;
+
+        comm_shard(s->n_rows, tp, m, &from, &to);
+        elems[m] = (to - from) * f->w.info.n_embd;
+        bytes[m] = elems[m] * (int64_t)sizeof(float);
+    }
+    s->row_elems = elems;
+    s->row_bytes = bytes;
+}
+
+int forward_stage_step(struct forward *f, const struct step *st,
+                       struct shape shapes[FORWARD_MICRO_MAX], int *ret_n, struct err *e)
+{
+    int rows = 0, n;
+
+    if (check_step(f, st, &rows, e) < 0)
+        return -1;
+    n = max_int(1, min_int(f->cfg.part.micro, rows));
+    for (int k = 0; k < n; k++) {
+        int from = (int)((int64_t)rows * k / n), to = (int)((int64_t)rows * (k + 1) / n);
+        struct shape s = {.from = from, .n_rows = to - from};
+
+        s.n_copies = k == 0 ? st->n_copies : 0;
+        if (stage_one(f, st, &s, f->stage_cap * (size_t)k, e) < 0)
+            return -1;
+        if (f->cfg.part.sp)
+            list_rows(f, &s, k);
+        shapes[k] = s;
+    }
+    *ret_n = n;
+    return 0;
+}

@@ -1,0 +1,210 @@
+/* tests/model/mesh_rig.h - the ranks of a mesh as threads that run the same steps, for
+ * tests; the logits of every row come from the mesh's head. */
+#ifndef TESTS_MODEL_MESH_RIG_H
+#define TESTS_MODEL_MESH_RIG_H
+
+#include <pthread.h>
+
+#include "base/mem.h"
+#include "daemon/serve/mesh.h"
+#include "tests/model/rig.h"
+
+/* What is run: sequences of tokens, fed together in steps of at most `budget` rows. */
+struct mesh_job {
+    const char *model, *backend, *isa;
+    enum dtype kv;
+    const int32_t *toks; /* [n_seq, len] */
+    int n_seq, len, budget;
+};
+
+struct mesh_run {
+    struct mesh *m;
+    struct comm_fabric *f;
+    const struct mesh_job *job;
+    int rank, n_vocab, rc;
+    struct err e;
+    float *logits; /* the head's: [n_seq * len, n_vocab], by sequence and position */
+    struct comm_count tp[COMM_CALL_COUNT], pp[COMM_CALL_COUNT];
+    struct backend_mem mem;
+    pthread_t thread;
+    struct step *st;
+};
+
+static inline void mesh_sink(void *arg, int first, int n, const float *logits)
+{
+    struct mesh_run *r = arg;
+    const struct step_item *it = step_items(r->st);
+    size_t vocab = (size_t)r->n_vocab;
+
+    if (!r->logits)
+        return;
+    while (first >= it->n_tok)
+        first -= it++->n_tok;
+    for (int i = 0; i < n; i++, first++) {
+        if (first == it->n_tok) {
+            it++;
+            first = 0;
+        }
+        size_t row =
+            (size_t)it->seq * (size_t)r->job->len + (size_t)(it->first_pos + first);
+        memcpy(r->logits + row * vocab, logits + (size_t)i * vocab,
+               vocab * sizeof(float));
+    }
+}
+
+/* A step with up to budget rows of the sequences in turn; false when all are done. */
+static inline bool mesh_fill(const struct mesh_job *j, struct step *st, int *done)
+{
+    int left = j->budget;
+
+    step_clear(st);
+    for (int s = 0; s < j->n_seq && left > 0; s++) {
+        int n = j->len - done[s] < left ? j->len - done[s] : left;
+        struct step_item *it = &step_items(st)[st->n_items];
+        int blocks = (done[s] + n + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK;
+
+        if (!n)
+            continue;
+        st->n_items++;
+        *it = (struct step_item){.seq = (uint64_t)s,
+                                 .first_pos = done[s],
+                                 .n_tok = n,
+                                 .tok_off = st->n_toks,
+                                 .parent_off = -1,
+                                 .block_off = st->n_blocks,
+                                 .n_block = blocks,
+                                 .sample = -1,
+                                 .n_top = -1};
+        for (int i = 0; i < n; i++)
+            step_toks(st)[st->n_toks++] = j->toks[s * j->len + done[s] + i];
+        for (int i = 0; i < blocks; i++)
+            step_blocks(st)[st->n_blocks++] = rig_block(s, i);
+        done[s] += n;
+        left -= n;
+    }
+    return st->n_items > 0;
+}
+
+static inline int mesh_join(struct mesh_run *r, enum mesh_dim d, struct comm **ret)
+{
+    int group = r->m->ranks[r->rank].group[d];
+    struct comm_cfg cfg = {.rank = r->rank, .timeout_us = 20000000};
+
+    *ret = NULL;
+    return group < 0 ? 0 : comm_join(r->f, group, &cfg, ret, &r->e);
+}
+
+static inline int mesh_steps(struct mesh_run *r, struct forward *f)
+{
+    int done[RIG_SEQS] = {0};
+
+    while (mesh_fill(r->job, r->st, done))
+        if (forward_run(f, r->st, mesh_sink, r, &r->e) < 0)
+            return -1;
+    return 0;
+}
+
+static inline void mesh_work(struct mesh_run *r, struct model *m)
+{
+    const struct mesh_rank *at = &r->m->ranks[r->rank];
+    struct forward_cfg fc = {.max_rows = RIG_ROWS,
+                             .max_items = RIG_SEQS,
+                             .max_ctx = RIG_CTX,
+                             .max_outs = 16,
+                             .max_copies = 8,
+                             .kv_type = r->job->kv,
+                             .n_blocks = RIG_BLOCKS,
+                             .part = {.tp = r->m->size[MESH_TP],
+                                      .tp_at = at->at[MESH_TP],
+                                      .pp = r->m->size[MESH_PP],
+                                      .pp_at = at->at[MESH_PP],
+                                      .sp = r->m->layout.sp}};
+    struct backend_cfg bc = {.name = r->job->backend, .n_threads = 1, .isa = r->job->isa};
+    struct backend *b = NULL;
+    struct forward *f = NULL;
+
+    r->rc = forward_part_check(model_info(m), &fc.part, &r->e) < 0 ||
+                    mesh_join(r, MESH_TP, &fc.part.tp_comm) < 0 ||
+                    mesh_join(r, MESH_PP, &fc.part.pp_comm) < 0
+                ? -1
+                : 0;
+    if (r->rc < 0)
+        return;
+    forward_caps(model_info(m), &fc, &bc.caps);
+    if (r->rc == 0 &&
+        (backend_open(&bc, &b, &r->e) < 0 ||
+         forward_new(b, m, &fc, NULL, NULL, &f, &r->e) < 0 || mesh_steps(r, f) < 0) {
+        r->rc = -1;
+        comm_abort(r->f, &r->e);
+    }
+    if (fc.part.tp_comm)
+        comm_counts(fc.part.tp_comm, r->tp);
+    if (fc.part.pp_comm)
+        comm_counts(fc.part.pp_comm, r->pp);
+    if (b)
+        backend_mem_used(b, &r->mem);
+    forward_free(f);
+    backend_close(b);
+    comm_leave(fc.part.tp_comm);
+    comm_leave(fc.part.pp_comm);
+}
+
+static inline void *mesh_main(void *arg)
+{
+    const struct step_caps caps = {.items = RIG_SEQS,
+                                   .toks = RIG_ROWS,
+                                   .blocks = RIG_BLOCKS,
+                                   .samples = 1,
+                                   .hist = 1,
+                                   .biases = 1,
+                                   .copies = 8,
+                                   .refs = 1,
+                                   .outs = RIG_ROWS};
+    struct mesh_run *r = arg;
+    struct model *m;
+
+    r->st = step_new(&caps);
+    r->rc = model_open(r->job->model, &m, &r->e);
+    if (r->rc == 0) {
+        r->n_vocab = model_info(m)->n_vocab;
+        if (r->rank == mesh_head(r->m, 0))
+            r->logits = xcalloc((size_t)r->job->n_seq * (size_t)r->job->len,
+                                (size_t)r->n_vocab * sizeof(float));
+        mesh_work(r, m);
+        model_free(m);
+    }
+    free(r->st);
+    return NULL;
+}
+
+/* The ranks' runs, [mesh.n] (free logits of the head, then the array); *ret_head. */
+static inline struct mesh_run *
+mesh_run_all(const char *layout, const struct mesh_job *job, struct mesh_run **ret_head)
+{
+    const struct comm_group alone = {"alone", 1, {0}};
+    struct mesh *m = xcalloc(1, sizeof(*m));
+    struct comm_fabric *f;
+    struct mesh_run *r;
+    struct layout l;
+    struct err e = {0};
+
+    rig_ok(layout_parse(layout, &l, &e), &e);
+    rig_ok(mesh_make(&l, m, &e), &e);
+    rig_ok(comm_fabric_new(m->n_groups ? m->groups : &alone,
+                           m->n_groups ? m->n_groups : 1, m->n, 1 << 14, &f, &e),
+           &e);
+    r = xcalloc((size_t)m->n, sizeof(*r));
+    for (int i = 0; i < m->n; i++) {
+        r[i] = (struct mesh_run){.m = m, .f = f, .job = job, .rank = i};
+        assert_int_equal(pthread_create(&r[i].thread, NULL, mesh_main, &r[i]), 0);
+    }
+    for (int i = 0; i < m->n; i++)
+        pthread_join(r[i].thread, NULL);
+    if (ret_head)
+        *ret_head = &r[mesh_head(m, 0)];
+    comm_fabric_free(f);
+    free(m);
+    return r;
+}
+
+#endif

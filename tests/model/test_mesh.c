@@ -1,0 +1,243 @@
+/* tests/model/test_mesh.c - a model over many ranks gives what it gives on one: logits of
+ * every row within 1e-4 and the same choices, in F32; what a layout cannot cut is refused
+ * with what does not divide; bytes on the wire are those of the formulas. */
+#include "tests/model/mesh_rig.h"
+
+enum { LEN = 40, SEQS = 3 };
+
+static int32_t toks[SEQS * LEN];
+
+static void make_tokens(void)
+{
+    uint64_t rng = test_seed() + 5;
+
+    for (int i = 0; i < SEQS * LEN; i++)
+        toks[i] = (int32_t)(test_rand(&rng) % 256);
+}
+
+static struct mesh_job job_of(const char *model, const char *backend, int budget)
+{
+    return (struct mesh_job){.model = model,
+                             .backend = backend,
+                             .isa = "portable",
+                             .kv = DT_F16,
+                             .toks = toks,
+                             .n_seq = SEQS,
+                             .len = LEN,
+                             .budget = budget};
+}
+
+static void all_ok(const struct mesh_run *r, int n, const char *layout)
+{
+    for (int i = 0; i < n; i++)
+        if (r[i].rc < 0)
+            fail_msg("%s: rank %d: %s", layout, i, r[i].e.msg);
+}
+
+static int best(const float *row, int n, float *ret_gap)
+{
+    int at = 0;
+    float second = -INFINITY;
+
+    for (int i = 1; i < n; i++)
+        if (row[i] > row[at])
+            at = i;
+    for (int i = 0; i < n; i++)
+        if (i != at && row[i] > second)
+            second = row[i];
+    *ret_gap = row[at] - second;
+    return at;
+}
+
+/* Normalised error over all, and the same choice wherever it is not a toss-up. */
+static void same_logits(const float *a, const float *b, int n_vocab, const char *layout)
+{
+    double diff = 0, norm = 0;
+    int n = SEQS * LEN, sure = 0;
+
+    for (int r = 0; r < n; r++) {
+        const float *x = a + (size_t)r * (size_t)n_vocab;
+        const float *y = b + (size_t)r * (size_t)n_vocab;
+        float gap, other;
+        int choice = best(x, n_vocab, &gap);
+
+        for (int i = 0; i < n_vocab; i++) {
+            diff += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+            norm += (double)x[i] * x[i];
+        }
+        if (gap < 1e-3f)
+            continue;
+        sure++;
+        if (best(y, n_vocab, &other) != choice)
+            fail_msg("%s: row %d chooses another token", layout, r);
+    }
+    assert_true(sure > n * 3 / 4); /* the test is well posed */
+    if (!(sqrt(diff / norm) < 1e-4))
+        fail_msg("%s: normalised error %g", layout, sqrt(diff / norm));
+}
+
+static void compare(const char *family, const char *backend, int budget,
+                    const char *const *layouts, int n)
+{
+    char dir[256];
+    struct mesh_run *one, *head;
+
+    make_tokens();
+    snprintf(dir, sizeof(dir), "%s", tiny_model(family, test_seed()));
+    struct mesh_job job = job_of(dir, "cpu", budget);
+    one = mesh_run_all("tp1", &job, NULL);
+    all_ok(one, 1, "tp1");
+    job.backend = backend;
+    for (int i = 0; i < n; i++) {
+        struct layout l;
+        struct err e;
+
+        rig_ok(layout_parse(layouts[i], &l, &e), &e);
+        struct mesh_run *r = mesh_run_all(layouts[i], &job, &head);
+        all_ok(r, layout_ranks(&l), layouts[i]);
+        same_logits(one[0].logits, head->logits, one[0].n_vocab, layouts[i]);
+        free(head->logits);
+        free(r);
+    }
+    free(one[0].logits);
+    free(one);
+    tiny_remove(dir);
+}
+
+static const char *const dense[] = {"tp2",     "tp4",        "pp2",
+                                    "tp2 pp2", "tp4 pp2",    "tp2 sp",
+                                    "tp4 sp",  "tp2 pp2 sp", "tp4 pp2 sp"};
+enum { N_DENSE = sizeof(dense) / sizeof(dense[0]) };
+
+static void test_llama(void **state)
+{
+    (void)state;
+    compare("llama", "cpu", 64, dense, N_DENSE);
+}
+
+static void test_qwen3(void **state)
+{
+    (void)state;
+    compare("qwen3", "cpu", 7, dense, N_DENSE); /* decode-like: few rows a step */
+}
+
+static void test_one_row(void **state)
+{
+    static const char *const some[] = {"tp4 sp", "pp2", "tp2 pp2 sp"};
+
+    (void)state;
+    compare("llama", "cpu", 1, some, 3); /* members without any row of their own */
+}
+
+static void test_far(void **state)
+{
+    static const char *const some[] = {"tp2", "tp2 pp2 sp"};
+
+    (void)state;
+    compare("llama", "far", 16, some, 2);
+}
+
+/* ---- what does not divide ---- */
+
+static void refused(const char *layout, const char *why)
+{
+    char dir[256];
+    struct layout l;
+    struct err e;
+
+    make_tokens();
+    snprintf(dir, sizeof(dir), "%s", tiny_model("llama", test_seed()));
+    struct mesh_job job = job_of(dir, "cpu", 64);
+    struct mesh_run *head, *r = mesh_run_all(layout, &job, &head);
+    rig_ok(layout_parse(layout, &l, &e), &e);
+    for (int i = 0; i < layout_ranks(&l); i++) {
+        assert_int_equal(r[i].rc, -1);
+        if (!strstr(r[i].e.msg, why))
+            fail_msg("%s: '%s' does not say '%s'", layout, r[i].e.msg, why);
+    }
+    free(head->logits);
+    free(r);
+    tiny_remove(dir);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refused("tp3", "tp 3 does not divide the model's 4 attention heads");
+    refused("tp8", "tp 8 does not divide the model's 4 attention heads");
+    refused("pp3", "pp 3 is more than the 2 layers");
+}
+
+/* ---- bytes ---- */
+
+static void test_bytes(void **state)
+{
+    char dir[256];
+    int64_t rows = SEQS * LEN, s = rows * TINY_EMBD * 4;
+
+    (void)state;
+    make_tokens();
+    snprintf(dir, sizeof(dir), "%s", tiny_model("llama", test_seed()));
+    struct mesh_job job = job_of(dir, "cpu", SEQS * LEN);
+    struct mesh_run *head, *r = mesh_run_all("tp4", &job, &head);
+    all_ok(r, 4, "tp4");
+    /* embedding, two all-reduces a layer (the last layer's are of output rows: all) */
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(r[i].tp[COMM_ALL_REDUCE].bytes,
+                         (1 + 2 * TINY_LAYERS) * 2 * 3 * s / 4);
+    free(head->logits);
+    free(r);
+
+    r = mesh_run_all("tp4 sp", &job, &head);
+    all_ok(r, 4, "tp4 sp");
+    /* a layer gathers and scatters twice: 4 (p-1)/p S; the last layer's second half runs
+     * on gathered output rows, max_outs at a time, with plain all-reduces */
+    for (int i = 0; i < 4; i++) {
+        int64_t heads = (rows + 15) / 16;
+        assert_int_equal(r[i].tp[COMM_REDUCE_SCATTER].bytes,
+                         (1 + 2 * (TINY_LAYERS - 1)) * 3 * s / 4);
+        assert_int_equal(r[i].tp[COMM_ALL_GATHER].bytes,
+                         (2 * TINY_LAYERS - 1) * 3 * s / 4 + heads * 3 * s / 4 +
+                             rows * TINY_VOCAB * 4 * 3 / 4);
+    }
+    free(head->logits);
+    free(r);
+
+    r = mesh_run_all("pp2", &job, &head);
+    all_ok(r, 2, "pp2");
+    assert_int_equal(r[1].pp[COMM_RECV].bytes, s);
+    assert_int_equal(r[1].pp[COMM_RECV].calls, 2); /* two micro-batches */
+    free(head->logits);
+    free(r);
+    tiny_remove(dir);
+}
+
+/* Every rank holds its part of the weights and of the KV, and no more. */
+static void test_memory(void **state)
+{
+    char dir[256];
+
+    (void)state;
+    make_tokens();
+    snprintf(dir, sizeof(dir), "%s", tiny_model("llama", test_seed()));
+    struct mesh_job job = job_of(dir, "cpu", 64);
+    struct mesh_run *h1, *h4, *one = mesh_run_all("tp1", &job, &h1);
+    struct mesh_run *r = mesh_run_all("tp2 pp2", &job, &h4);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(r[i].mem.kv_bytes * 4, one[0].mem.kv_bytes);
+        assert_true(r[i].mem.weight_bytes < one[0].mem.weight_bytes * 0.45);
+    }
+    free(h1->logits);
+    free(h4->logits);
+    free(one);
+    free(r);
+    tiny_remove(dir);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_llama),   cmocka_unit_test(test_qwen3),
+    cmocka_unit_test(test_one_row), cmocka_unit_test(test_far),
+    cmocka_unit_test(test_refused), cmocka_unit_test(test_bytes),
+    cmocka_unit_test(test_memory),
+};
+TEST_MAIN("mesh", tests)
