@@ -38,7 +38,6 @@
 
 enum {
     ARGS_MAX = 64,
-    SPARE_FDS = 256, /* beside the connections */
     DRAIN_TICK_US = 50000,
     IDLE_S = 75,
     STUCK_COLOCATED = 30 /* times: a step there may be a whole prompt */
@@ -151,29 +150,6 @@ static void derive_options(struct app *a)
         if (strncmp(a->args[i], "--model=", 8)) /* stands in the model's own row */
             jw_str(&w, a->args[i]);
     jw_arr_end(&w);
-}
-
-/* Fewer connections rather than no start where the system's limit is low. */
-static int check_descriptors(struct app *a, struct err *e)
-{
-    long want = (long)a->opts.max_connections + SPARE_FDS;
-    long have = system_descriptors(want, e);
-
-    if (have < 0)
-        return -1;
-    if (have >= want)
-        return 0;
-    if (have < 2 * SPARE_FDS)
-        return err_set(e, ERR_UNAVAIL,
-                       "only %ld descriptors are allowed and %ld are wanted; raise the "
-                       "limit (ulimit -n, LimitNOFILE=)",
-                       have, want);
-    a->opts.max_connections = have - SPARE_FDS;
-    log_warn(
-        "only %ld descriptors are allowed: at most %lld connections; raise the limit "
-        "(ulimit -n, LimitNOFILE=) for more",
-        have, (long long)a->opts.max_connections);
-    return 0;
 }
 
 /* ---- callbacks of the control thread ---- */
@@ -381,7 +357,7 @@ static int start_http(struct app *a, struct err *e)
     const struct daemon_opts *o = &a->opts;
     int cpus = system_cpus(), threads = cpus < 8 ? 2 : cpus < 32 ? cpus / 4 : 8;
     const struct conf conf = {
-        .listen.address = o->listen,
+        .listen = {o->listen, "", ""},
         .access = {.anonymous = 1, .failures_per_min = 30},
         .limits = {.max_body_mib = o->max_body_mib,
                    .max_connections = o->max_connections,
@@ -412,10 +388,9 @@ static int start(struct app *a, struct err *e)
     char host[256];
 
     a->start_us = clock_now_us(clock_real());
-    if (check_descriptors(a, e) < 0 || start_loop(a, e) < 0 || start_store(a, e) < 0 ||
-        start_router(a, e) < 0 || start_rack(a, e) < 0 || watch_nics(a, e) < 0 ||
-        start_supervisor(a, e) < 0 || access_new(a->store, &a->access, e) < 0 ||
-        start_http(a, e) < 0)
+    if (start_loop(a, e) < 0 || start_store(a, e) < 0 || start_router(a, e) < 0 ||
+        start_rack(a, e) < 0 || watch_nics(a, e) < 0 || start_supervisor(a, e) < 0 ||
+        access_new(a->store, &a->access, e) < 0 || start_http(a, e) < 0)
         return -1;
     supervisor_start(a->sup);
     listen_host(a, false, host, sizeof(host));

@@ -72,6 +72,8 @@ int access_key_create(struct access *a, const struct access_new_key *k, struct b
 /* *ret_key is what access_who.key holds for it. */
 int access_key_revoke(struct access *a, const char *id, int64_t *ret_key, struct err *e);
 void access_keys_json(struct access *a, struct buf *out); /* an array */
-bool access_has_keys(struct access *a); /* one that is neither revoked nor expired */
+/* One was ever made. Whether it still opens anything does not matter: where the world can
+ * knock, nobody comes in without a valid one. */
+bool access_has_keys(struct access *a);
 
 #endif

@@ -15,6 +15,7 @@
 #include "daemon/api/handler.h"
 #include "daemon/api/route.h"
 #include "daemon/api/rows.h"
+#include "daemon/api/rules.h"
 #include "daemon/api/server.h"
 #include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/router.h"
@@ -119,6 +120,7 @@ void control_status(struct conn *c)
     jw_kstr(&r.w, "listen", c->h->listen);
     jw_kint(&r.w, "port", c->h->port);
     jw_kint(&r.w, "connections", atomic_load(&c->h->connections));
+    jw_kbool(&r.w, "log_content", c->rules->log_content);
     put_load(&r.w, c->h, s, n);
     jw_key(&r.w, "instances");
     jw_arr(&r.w);

@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -43,16 +42,18 @@
 #include "daemon/api/upkeep.h"
 #include "daemon/api/watch.h"
 #include "daemon/ctrl/conf.h"
+#include "daemon/ctrl/system.h"
 
 enum {
-    READ_POOL = 160 << 10,   /* the library's memory for one connection: 64 KiB of headers
-                                fit, more are refused; pages count when they are used */
-    LOCAL_CONNECTIONS = 128, /* of the UNIX socket, whatever TCP clients do */
-    CONTENT_BYTES = 8 << 10, /* of one text in the log */
+    READ_POOL = 160 << 10,  /* the library's memory for one connection: 64 KiB of headers
+                               fit, more are refused; pages count when they are used */
+    LOCAL_CONNECTIONS = 64, /* of the UNIX socket, whatever TCP clients do */
+    ANY_CONNECTIONS = 1 << 20, /* link_accept holds the limit, which may change */
+    CONTENT_BYTES = 8 << 10,   /* of one text in the log */
     STOP_WAIT_US = 3000000,
     STUCK_US = 10000000,      /* a callback, the watch or the control loop */
     STUCK_JOB_US = 120000000, /* reading one request */
-    SPARE_FDS = 64,
+    SPARE_FDS = 96,
     CONTROL_WAITING = 64, /* requests for the control thread */
 };
 
@@ -149,25 +150,26 @@ void http_leave(struct http *h)
 
 /* ---- start and stop ---- */
 
-static int check_descriptors(int max_connections, struct err *e)
+/* Fewer connections rather than none where the system's limit is low. */
+static int fit_descriptors(struct rules *r, struct err *e)
 {
-    struct rlimit r;
-    rlim_t need = (rlim_t)max_connections + LOCAL_CONNECTIONS + SPARE_FDS;
+    long beside = LOCAL_CONNECTIONS + SPARE_FDS, want = r->max_connections + beside;
+    long have = system_descriptors(want, e);
 
-    if (getrlimit(RLIMIT_NOFILE, &r) < 0)
-        return err_errno(e, ERR_IO, "getrlimit");
-    if (r.rlim_cur >= need)
-        return 0;
-    if (r.rlim_max != RLIM_INFINITY && r.rlim_max < need)
-        return err_set(e, ERR_INVALID,
-                       "%d connections need %llu file descriptors but the limit is %llu: "
-                       "raise it (ulimit -n, LimitNOFILE=) or lower max_connections",
-                       max_connections, (unsigned long long)need,
-                       (unsigned long long)r.rlim_max);
-    r.rlim_cur = need;
-    if (setrlimit(RLIMIT_NOFILE, &r) < 0)
-        return err_errno(e, ERR_IO, "setrlimit");
-    return 0;
+    if (have < 0)
+        return -1;
+    if (have < want) {
+        r->max_connections = (int)(have - beside);
+        log_warn("only %ld descriptors are allowed: at most %d connections; raise the "
+                 "limit (ulimit -n, LimitNOFILE=) for more",
+                 have, r->max_connections);
+    }
+    return r->max_connections > 0
+               ? 0
+               : err_set(e, ERR_UNAVAIL,
+                         "only %ld descriptors are allowed, which leaves none for "
+                         "connections; raise the limit (ulimit -n, LimitNOFILE=)",
+                         have);
 }
 
 static int start_listener(struct listener *l, int n_threads, struct err *e)
@@ -176,7 +178,7 @@ static int start_listener(struct listener *l, int n_threads, struct err *e)
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
     struct MHD_OptionItem opts[] = {
         {MHD_OPTION_LISTEN_SOCKET, l->fd, NULL},
-        {MHD_OPTION_CONNECTION_LIMIT, l->local ? LOCAL_CONNECTIONS : r->max_connections,
+        {MHD_OPTION_CONNECTION_LIMIT, l->local ? LOCAL_CONNECTIONS : ANY_CONNECTIONS,
          NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, READ_POOL, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, r->idle_us / 1000000, NULL},
@@ -236,7 +238,7 @@ static struct http *http_alloc(const struct http_cfg *cfg, struct router *r,
 static int open_tcp(struct http *h, const struct conf *c, struct err *e)
 {
     const char *cert = c->listen.tls_cert, *key = c->listen.tls_key;
-    bool tls = cert && cert[0] && key && key[0];
+    bool tls = cert[0] && key[0];
     bool open = c->access.insecure || (tls && access_has_keys(h->cfg.access));
     char host[256] = "";
     bool remote = false;
@@ -276,11 +278,12 @@ int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page 
                struct http **ret, struct err *e)
 {
     struct http *h = http_alloc(cfg, r, page);
-    int max = h->rules->max_connections;
+    int max;
 
-    if (check_descriptors(max, e) < 0 || upkeep_load(h, e) < 0 ||
+    if (fit_descriptors(h->rules, e) < 0 || upkeep_load(h, e) < 0 ||
         open_tcp(h, cfg->conf, e) < 0 || open_local(h, e) < 0)
         goto fail;
+    max = h->rules->max_connections;
     if (queue_new(1, &h->idle, e) < 0 || watch_new(h, &h->watch, e) < 0 ||
         pool_new(cfg->n_workers, max, &h->pool, e) < 0 ||
         (cfg->loop && ctlqueue_new(cfg->loop, CONTROL_WAITING, &h->control, e) < 0))
@@ -298,10 +301,27 @@ fail:
     return -1;
 }
 
+int http_check_conf(struct http *h, const struct conf *c, struct err *e)
+{
+    struct tls *t = NULL;
+    bool tls = c->listen.tls_cert[0] && c->listen.tls_key[0];
+    bool open = c->access.insecure || (tls && access_has_keys(h->cfg.access));
+
+    if (c->listen.address[0] && listen_check(c->listen.address, open, e) < 0)
+        return -1;
+    if (tls && tls_new(c->listen.tls_cert, c->listen.tls_key, &t, e) < 0)
+        return -1;
+    tls_free(t);
+    return 0;
+}
+
 void http_set_conf(struct http *h, const struct conf *c)
 {
     struct rules *r = rules_new(c), *old;
+    struct err e;
 
+    if (fit_descriptors(r, &e) < 0)
+        log_error("%s", e.msg);
     access_set_conf(h->cfg.access, c);
     pthread_mutex_lock(&h->rules_lock);
     old = h->rules;

@@ -62,6 +62,9 @@ int http_port(const struct http *h); /* the TCP port bound, 0 when none */
 /* News for those who listen to /api/v1/events; h NULL allowed. Control thread. */
 void http_on_journal(struct http *h, const struct journal_row *r);
 void http_on_alarm(struct http *h, const struct alarm_status *a);
+/* Could the listener of this configuration start? DENIED: reachable from elsewhere
+ * without keys and TLS; INVALID: its address or its certificate files. Control thread. */
+int http_check_conf(struct http *h, const struct conf *c, struct err *e);
 /* Another configuration: limits, names, origins and access of requests from now on. What
  * is of the listener itself stays. Control thread. */
 void http_set_conf(struct http *h, const struct conf *c);

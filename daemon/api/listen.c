@@ -65,14 +65,15 @@ static bool is_remote(const struct sockaddr *a)
              (IN6_IS_ADDR_V4MAPPED(six) && six->s6_addr[12] == 127));
 }
 
-int listen_tcp(const char *where, bool may_be_remote, char *host, size_t host_cap,
-               int *ret_fd, int *ret_port, bool *ret_remote, struct err *e)
+/* To the address, which the caller frees. */
+static int resolve(const char *where, bool may_be_remote, char *host, size_t host_cap,
+                   struct addrinfo **ret, bool *ret_remote, struct err *e)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
                                    .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     const char *port = NULL;
-    int fd = -1, one = 1, rc;
+    int rc;
 
     if (split(where, host, host_cap, &port, e) < 0)
         return -1;
@@ -89,6 +90,30 @@ int listen_tcp(const char *where, bool may_be_remote, char *host, size_t host_ca
                        "access.insecure: true does without both",
                        where);
     }
+    *ret = found;
+    return 0;
+}
+
+int listen_check(const char *where, bool may_be_remote, struct err *e)
+{
+    struct addrinfo *found;
+    char host[256];
+    bool remote;
+
+    if (resolve(where, may_be_remote, host, sizeof(host), &found, &remote, e) < 0)
+        return -1;
+    freeaddrinfo(found);
+    return 0;
+}
+
+int listen_tcp(const char *where, bool may_be_remote, char *host, size_t host_cap,
+               int *ret_fd, int *ret_port, bool *ret_remote, struct err *e)
+{
+    struct addrinfo *found;
+    int fd, one = 1;
+
+    if (resolve(where, may_be_remote, host, host_cap, &found, ret_remote, e) < 0)
+        return -1;
     fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
         bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0) {

@@ -13,6 +13,8 @@ struct err;
  * other machines; unless that may be it is DENIED, before anything is bound. */
 int listen_tcp(const char *where, bool may_be_remote, char *host, size_t host_cap,
                int *ret_fd, int *ret_port, bool *ret_remote, struct err *e);
+/* What listen_tcp would refuse without trying the port. */
+int listen_check(const char *where, bool may_be_remote, struct err *e);
 /* Of that mode from its first moment. A socket that nobody answers on is replaced. */
 int listen_unix(const char *path, mode_t mode, int *ret_fd, struct err *e);
 /* Numeric address of a socket's other or own end, "" when it has none; an IPv4 address is

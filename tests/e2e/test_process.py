@@ -394,7 +394,7 @@ def test_idle_is_idle(start):
 def test_low_limit_of_descriptors(start, tmp_path):
     """Fewer connections and a warning, or a refusal that says what to raise."""
     r = start(*SMALL, descriptors=256)
-    assert "only 256 descriptors are allowed: at most 160 connections" in r.logged()
+    assert "only 256 descriptors are allowed: at most 96 connections" in r.logged()
     assert r.post(TEXT, SHORT)[0] == 200
     p = subprocess.run([os.path.join(BIN, "llmrackd"), "--state-dir", str(tmp_path), "--listen",
                         "127.0.0.1:0", "--model", MODEL], capture_output=True, text=True,

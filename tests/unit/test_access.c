@@ -243,7 +243,7 @@ static void test_revoked_at_once(void **state)
     assert_int_equal(access_key_revoke(acc, id, &index, &e), 0);
     assert_int_equal(index, 1);
     expect_refused(h, "was revoked");
-    assert_false(access_has_keys(acc));
+    assert_true(access_has_keys(acc)); /* the rules for wrong keys go on */
     assert_int_equal(access_key_revoke(acc, id, &index, &e), -1);
     assert_int_equal(e.code, ERR_CONFLICT);
     assert_int_equal(access_key_revoke(acc, "nobody", &index, &e), -1);

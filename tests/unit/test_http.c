@@ -18,7 +18,7 @@ static struct access *access_list;
 static char dir[64], path[96];
 
 static const struct conf conf = {
-    .listen.address = "127.0.0.1:0",
+    .listen = {"127.0.0.1:0", "", ""},
     .access = {.anonymous = 1, .failures_per_min = 5},
     .limits = {.max_body_mib = 1,
                .max_connections = 64,

@@ -375,6 +375,19 @@ static void test_the_world_needs_keys_too(void **state)
     conf.listen.address = "0.0.0.0:0";
     assert_int_equal(try_start(&e), -1);
     assert_int_equal(e.code, ERR_DENIED);
+    conf.listen.address = "127.0.0.1:0";
+    if (try_start(&e) < 0 || http_check_conf(http, &conf, &e) < 0)
+        fail_msg("%s", e.msg);
+    conf.listen.address = "0.0.0.0:0"; /* the same, asked of one that runs */
+    assert_int_equal(http_check_conf(http, &conf, &e), -1);
+    assert_int_equal(e.code, ERR_DENIED);
+    conf.access.insecure = true;
+    assert_int_equal(http_check_conf(http, &conf, &e), 0);
+    conf.listen.tls_key = cert_path;
+    assert_int_equal(http_check_conf(http, &conf, &e), -1);
+    assert_int_equal(e.code, ERR_INVALID);
+    http_stop(http);
+    http = NULL;
     conf.access.insecure = true;
     conf.listen.tls_cert = conf.listen.tls_key = "";
     if (try_start(&e) < 0)
