@@ -42,7 +42,9 @@ static inline void silicon_use(const char *gpu, const char *layout)
 
     if (cost_device_open(gpu, &sil.d, &e) < 0 || layout_parse(layout, &sil.l, &e) < 0)
         fail_msg("%s on %s: %s", layout, gpu, e.msg);
-    cost_links_uniform(&sil.l, strstr(gpu, "GB") ? 72 : 8, silicon_link_of(gpu), 50e9,
+    cost_links_uniform(&sil.l,
+                       &(struct cost_cut){strstr(gpu, "GB") ? 72 : 8,
+                                          silicon_link_of(gpu), 50e9, false, false},
                        &sil.k);
 }
 
@@ -258,7 +260,9 @@ static inline bool silicon_estimate_row(char **f, struct estimate *ret, bool *re
         workers = (int)fmax(atof(f[13]) / layout_ranks(&sil.l), 1);
     if (cost_device_open(gpu, &sil.d, &e) < 0)
         fail_msg("%s", e.msg);
-    cost_links_uniform(&sil.l, strstr(gpu, "GB") ? 72 : 8, silicon_link_of(gpu), 50e9,
+    cost_links_uniform(&sil.l,
+                       &(struct cost_cut){strstr(gpu, "GB") ? 72 : 8,
+                                          silicon_link_of(gpu), 50e9, false, false},
                        &sil.k);
     w.concurrency /= workers;
     (split ? estimate_decode : estimate_colocated)(&o, &w, ret);

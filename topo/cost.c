@@ -188,7 +188,7 @@ static double link_bps(const struct cost_device *d, const struct cost_group *g)
 
 static double cut_bps(const struct cost_group *g)
 {
-    return g->measured ? g->cut_bps : g->cut_bps * k(K_NET_SHARE);
+    return g->cut_measured ? g->cut_bps : g->cut_bps * k(K_NET_SHARE);
 }
 
 /* Microseconds of bytes over a link; nothing goes over a link that is not there. */
@@ -260,27 +260,30 @@ double cost_all_to_all(const struct cost_device *d, const struct cost_group *g,
     return fmax(out, fmin(few, many));
 }
 
-double cost_send(const struct cost_device *d, double bps, double bytes)
+double cost_send(const struct cost_device *d, double bps, bool measured, double bytes)
 {
     (void)d;
-    return k(K_SEND_US) + us_of(bytes, bps * k(K_NET_SHARE));
+    return k(K_SEND_US) + us_of(bytes, measured ? bps : bps * k(K_NET_SHARE));
 }
 
 static int int_min(int a, int b) { return a < b ? a : b; }
 
-void cost_links_uniform(const struct layout *l, int domain, double bps, double cut,
+static struct cost_group group_of(const struct cost_cut *c, int n, int fast)
+{
+    fast = fast < 1 ? 1 : int_min(fast, n);
+    return (struct cost_group){n, fast, c->bps, c->cut_bps, c->measured, c->cut_measured};
+}
+
+void cost_links_uniform(const struct layout *l, const struct cost_cut *c,
                         struct cost_links *ret)
 {
-    int stage = layout_stage(l), groups = l->tp * l->cp;
+    int stage = layout_stage(l), all = layout_ranks(l);
 
-    ret->tp = (struct cost_group){l->tp, int_min(l->tp, domain), bps, cut, false};
-    ret->cp = (struct cost_group){
-        l->cp, groups <= domain ? l->cp : int_min(l->cp, domain / l->tp), bps, cut,
-        false};
-    ret->cp.fast = ret->cp.fast < 1 ? 1 : ret->cp.fast;
-    ret->ep = (struct cost_group){l->ep, stage <= domain ? l->ep : domain / l->etp, bps,
-                                  cut, false};
-    ret->ep.fast = ret->ep.fast < 1 ? 1 : int_min(ret->ep.fast, l->ep);
-    ret->etp = (struct cost_group){l->etp, int_min(l->etp, domain), bps, cut, false};
-    ret->pp_bps = layout_ranks(l) <= domain ? bps : cut;
+    *ret = (struct cost_links){
+        .tp = group_of(c, l->tp, c->domain),
+        .cp = group_of(c, l->cp, l->tp * l->cp <= c->domain ? l->cp : c->domain / l->tp),
+        .ep = group_of(c, l->ep, stage <= c->domain ? l->ep : c->domain / l->etp),
+        .etp = group_of(c, l->etp, c->domain),
+        .pp_bps = all <= c->domain ? c->bps : c->cut_bps,
+        .pp_measured = all <= c->domain ? c->measured : c->cut_measured};
 }

@@ -18,6 +18,11 @@ struct err;
 
 /* ---- constants ---- */
 
+/* Share of a step's collectives that runs beside its arithmetic. The engine enqueues both
+ * on one stream of a rank, so nothing overlaps; a layout that says otherwise (double
+ * buffered dispatch) will bring its own figure. */
+#define COST_OVERLAP 0.0
+
 struct cost_const {
     const char *name;
     double v;
@@ -47,11 +52,11 @@ int cost_device_open(const char *model, struct cost_device *ret, struct err *e);
 
 /* A group of n ranks. fast: ranks that share the fast domain (n where all do); cut is the
  * way from one such island to the next, per rank. bps are nominal, or measured ones with
- * measured set, which are taken as they are. */
+ * measured set (of either), which are taken as they are. */
 struct cost_group {
     int n, fast;
     double bps, cut_bps;
-    bool measured;
+    bool measured, cut_measured;
 };
 
 enum cost_algo { ALGO_NONE, ALGO_ONE_SHOT, ALGO_RING, ALGO_HIERARCHY };
@@ -66,7 +71,7 @@ double cost_all_gather(const struct cost_device *d, const struct cost_group *g,
  */
 double cost_all_to_all(const struct cost_device *d, const struct cost_group *g,
                        double tokens, double copies, double token_bytes, bool combine);
-double cost_send(const struct cost_device *d, double bps, double bytes);
+double cost_send(const struct cost_device *d, double bps, bool measured, double bytes);
 
 /* ---- steps ---- */
 
@@ -74,11 +79,18 @@ double cost_send(const struct cost_device *d, double bps, double bytes);
  * uniform figures. */
 struct cost_links {
     struct cost_group tp, cp, ep, etp;
-    double pp_bps; /* stage to stage */
+    double pp_bps;      /* stage to stage */
+    double handoff_bps; /* from a prefill rank to its decode rank, 0 unknown */
+    bool pp_measured;
 };
-/* domain: devices that share the fast links. The usual order: tp closest, then cp, adp,
- * pp; an expert group spans its stage. */
-void cost_links_uniform(const struct layout *l, int domain, double bps, double cut_bps,
+/* A rack in four figures. domain: devices that share the fast links. */
+struct cost_cut {
+    int domain;
+    double bps, cut_bps;
+    bool measured, cut_measured;
+};
+/* The usual order: tp closest, then cp, adp, pp; an expert group spans its stage. */
+void cost_links_uniform(const struct layout *l, const struct cost_cut *c,
                         struct cost_links *ret);
 
 struct cost_work {

@@ -4,8 +4,8 @@
  * arithmetic and its bytes. Layers of one kind cost the same, so each kind is counted
  * once and multiplied. With stages, a batch passes them in pp micro-batches, and what is
  * returned is the time until one token has been through all of them, which in a full
- * pipeline is also the time between two tokens of a sequence. Nothing overlaps but
- * arithmetic with its own bytes. */
+ * pipeline is also the time between two tokens of a sequence. Arithmetic overlaps with
+ * its own bytes, and collectives with arithmetic by COST_OVERLAP. */
 #include "topo/cost.h"
 
 #include <math.h>
@@ -244,12 +244,13 @@ void cost_step(const struct cost_device *d, const struct shapes *s,
     ret->us[COST_HEAD] =
         op_us(&v, head, outs, n_head, n_head * weight_format_bits(head) / 8) +
         cost_all_gather(d, &k->tp, outs * s->vocab * 2);
-    ret->us[COST_PP] =
-        (l->pp - 1) * cost_send(d, k->pp_bps, v.rows * s->hidden * 2 / l->tp);
+    ret->us[COST_PP] = (l->pp - 1) * cost_send(d, k->pp_bps, k->pp_measured,
+                                               v.rows * s->hidden * 2 / l->tp);
     if (l->pp == 1)
         ret->us[COST_PP] = 0;
     for (int p = 0; p < COST_PART_COUNT; p++) {
-        ret->total_us += ret->us[p];
+        bool moves = p == COST_TP || p == COST_CP || p == COST_EP || p == COST_PP;
+        ret->total_us += ret->us[p] * (moves ? 1 - COST_OVERLAP : 1);
         if (ret->us[p] > ret->us[ret->bottleneck])
             ret->bottleneck = (enum cost_part)p;
     }

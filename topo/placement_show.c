@@ -12,6 +12,7 @@
 #include "topo/graph.h"
 #include "topo/path.h"
 #include "topo/placement_impl.h"
+#include "topo/show.h"
 
 /* ---- near ---- */
 
@@ -84,17 +85,20 @@ static void group_path(const struct placement *p, const struct place_group *q,
 
 /* Members that share the first one's fast domain: NVLink, or at least the host. */
 static int fast_members(const struct placement *p, const struct place_group *q,
-                        const struct graph *g, const struct paths *paths, double *ret_bps)
+                        const struct graph *g, const struct paths *paths, double *ret_bps,
+                        bool *ret_measured)
 {
     int first = p->rank[q->rank[0]].device, n = 1;
 
     *ret_bps = 0;
+    *ret_measured = true;
     for (int i = 1; i < q->n; i++) {
         int dev = p->rank[q->rank[i]].device;
         const struct path *w = paths_get(paths, first, dev);
         if (w->cls > PATH_NVB && graph_node(g, dev)->host != graph_node(g, first)->host)
             continue;
         *ret_bps = n == 1 ? w->bps : fmin(*ret_bps, w->bps);
+        *ret_measured = *ret_measured && w->measured;
         n++;
     }
     return n;
@@ -105,8 +109,9 @@ static void note_group(const struct placement *p, const struct place_group *q,
                        struct cost_group *ret)
 {
     double inside;
+    bool measured;
     struct path worst;
-    int fast = fast_members(p, q, g, paths, &inside);
+    int fast = fast_members(p, q, g, paths, &inside, &measured);
 
     group_path(p, q, paths, &worst);
     if (ret->bps > 0 && worst.bps >= ret->cut_bps)
@@ -115,7 +120,8 @@ static void note_group(const struct placement *p, const struct place_group *q,
     ret->fast = fast;
     ret->bps = fast > 1 ? inside : worst.bps;
     ret->cut_bps = worst.bps;
-    ret->measured = worst.measured;
+    ret->measured = fast > 1 ? measured : worst.measured;
+    ret->cut_measured = worst.measured;
 }
 
 void placement_links(const struct placement *p, const struct graph *g,
@@ -130,6 +136,12 @@ void placement_links(const struct placement *p, const struct graph *g,
     for (int i = 0; i < p->n_groups; i++) {
         const struct place_group *q = &p->group[i];
         struct path w;
+        if (q->kind == PLACE_HANDOFF) {
+            group_path(p, q, paths, &w);
+            ret->handoff_bps =
+                ret->handoff_bps > 0 ? fmin(ret->handoff_bps, w.bps) : w.bps;
+            continue;
+        }
         if (p->rank[q->rank[0]].pool != pool)
             continue;
         if (q->kind == PLACE_TP)
@@ -142,12 +154,15 @@ void placement_links(const struct placement *p, const struct graph *g,
             note_group(p, q, g, paths, &ret->cp);
         else if (q->kind == PLACE_PP) {
             group_path(p, q, paths, &w);
+            ret->pp_measured = (ret->pp_bps > 0 ? ret->pp_measured : true) && w.measured;
             ret->pp_bps = ret->pp_bps > 0 ? fmin(ret->pp_bps, w.bps) : w.bps;
         }
     }
     if (ret->etp.bps <= 0) { /* no group of its own: the ranks of cp */
         ret->etp.bps = ret->cp.bps;
         ret->etp.cut_bps = ret->cp.cut_bps;
+        ret->etp.measured = ret->cp.measured;
+        ret->etp.cut_measured = ret->cp.cut_measured;
     }
 }
 
@@ -160,24 +175,32 @@ static void print_name(const struct graph *g, int node, struct buf *out)
     buf_printf(out, "%s/%s", graph_node(g, n->host)->name, n->name);
 }
 
+static void print_group(const struct placement *p, const struct place_group *q,
+                        const struct graph *g, const struct paths *paths, struct buf *out)
+{
+    struct path w;
+    char day[16];
+
+    group_path(p, q, paths, &w);
+    buf_printf(out, "%-8s %4d %-5s %10.1f ", place_kinds[q->kind].name,
+               p->rank[q->rank[0]].pool, path_class_name(w.cls), w.bps / 1e9);
+    if (w.measured_ms)
+        topo_day(w.measured_ms, day, sizeof(day));
+    buf_printf(out, "%-11s", w.measured ? w.measured_ms ? day : "measured" : "nominal");
+    for (int j = 0; j < q->n; j++) {
+        buf_putc(out, ' ');
+        print_name(g, p->rank[q->rank[j]].device, out);
+    }
+    buf_putc(out, '\n');
+}
+
 void placement_print(const struct placement *p, const struct graph *g,
                      const struct paths *paths, struct buf *out)
 {
-    buf_printf(out, "%-8s %-5s %10s  %s\n", "group", "path", "GB/s", "devices");
-    for (int i = 0; i < p->n_groups; i++) {
-        const struct place_group *q = &p->group[i];
-        struct path w;
-        if (q->kind == PLACE_PP || q->kind == PLACE_HANDOFF)
-            continue;
-        group_path(p, q, paths, &w);
-        buf_printf(out, "%-8s %-5s %10.1f%s ", place_kinds[q->kind].name,
-                   path_class_name(w.cls), w.bps / 1e9, w.measured ? "*" : " ");
-        for (int j = 0; j < q->n; j++) {
-            buf_putc(out, ' ');
-            print_name(g, p->rank[q->rank[j]].device, out);
-        }
-        buf_putc(out, '\n');
-    }
+    buf_printf(out, "%-8s %4s %-5s %10s %-11s %s\n", "group", "pool", "path", "GB/s",
+               "measured", "devices");
+    for (int i = 0; i < p->n_groups; i++)
+        print_group(p, &p->group[i], g, paths, out);
     for (int i = 0; i < p->n_ranks; i++) {
         const struct place_rank *r = &p->rank[i];
         buf_printf(out, "rank %d: pool %d replica %d pp %d adp %d cp %d tp %d on ", i,
@@ -191,26 +214,69 @@ void placement_print(const struct placement *p, const struct graph *g,
     }
 }
 
+/* ---- Graphviz ---- */
+
+/* Names come from files: what ends a string there is escaped. */
+static void dot_name(const struct graph *g, int node, struct buf *out)
+{
+    struct buf b;
+
+    buf_init(&b, 0);
+    print_name(g, node, &b);
+    for (const char *s = b.p; *s; s++) {
+        if (*s == '"' || *s == '\\')
+            buf_putc(out, '\\');
+        buf_putc(out, *s);
+    }
+    buf_done(&b);
+}
+
+static void dot_rank(const struct placement *p, const struct graph *g, int i,
+                     struct buf *out)
+{
+    const struct place_rank *r = &p->rank[i];
+
+    buf_printf(out, "  r%d [label=\"%d: pp%d adp%d cp%d tp%d\\n", i, i, r->pp, r->adp,
+               r->cp, r->tp);
+    dot_name(g, r->device, out);
+    buf_puts(out, "\"];\n");
+}
+
+/* A box for each instance, in it one for each TP group. */
+static void dot_instance(const struct placement *p, int pool, int replica,
+                         struct buf *out)
+{
+    static const char *const pools[] = {"prefill", "decode"};
+
+    buf_printf(out, "  subgraph cluster_i%d_%d {\n    label=\"%s %d\";\n", pool, replica,
+               p->n_pools == 2 ? pools[pool] : "instance", replica);
+    for (int i = 0; i < p->n_ranks; i++)
+        if (p->rank[i].pool == pool && p->rank[i].replica == replica)
+            buf_printf(out, "    r%d;\n", i);
+    for (int i = 0; i < p->n_groups; i++) {
+        const struct place_group *q = &p->group[i];
+        const struct place_rank *first = &p->rank[q->rank[0]];
+        if (q->kind != PLACE_TP || first->pool != pool || first->replica != replica)
+            continue;
+        buf_printf(out, "    subgraph cluster_%d { label=\"tp\";", i);
+        for (int j = 0; j < q->n; j++)
+            buf_printf(out, " r%d;", q->rank[j]);
+        buf_puts(out, " }\n");
+    }
+    buf_puts(out, "  }\n");
+}
+
 void placement_dot(const struct placement *p, const struct graph *g, struct buf *out)
 {
     buf_puts(out, "graph placement {\n  node [shape=box];\n");
-    for (int i = 0; i < p->n_ranks; i++) {
-        const struct place_rank *r = &p->rank[i];
-        buf_printf(out, "  r%d [label=\"%d: pp%d adp%d cp%d tp%d\\n", i, i, r->pp, r->adp,
-                   r->cp, r->tp);
-        print_name(g, r->device, out);
-        buf_puts(out, "\"];\n");
-    }
+    for (int i = 0; i < p->n_ranks; i++)
+        dot_rank(p, g, i, out);
+    for (int k = 0; k < p->n_pools; k++)
+        for (int r = 0; r < p->pool[k].replicas; r++)
+            dot_instance(p, k, r, out);
     for (int i = 0; i < p->n_groups; i++) {
         const struct place_group *q = &p->group[i];
-        if (q->kind == PLACE_TP) {
-            buf_printf(out, "  subgraph cluster_%d { label=\"tp\";", i);
-            for (int j = 0; j < q->n; j++)
-                buf_printf(out, " r%d;", q->rank[j]);
-            buf_puts(out, " }\n");
-            continue;
-        }
-        for (int j = 1; j < q->n; j++)
+        for (int j = 1; j < q->n && q->kind != PLACE_TP; j++)
             buf_printf(out, "  r%d -- r%d [label=\"%s\"];\n", q->rank[j - 1], q->rank[j],
                        place_kinds[q->kind].name);
     }

@@ -62,24 +62,39 @@ static double known_bps(const struct plan_ask *a, int x, int y, struct plan_rack
     return facts_pcie_bps(3, 16);
 }
 
+/* What a figure rests on: one that was not measured makes the whole one nominal. */
+static void note_measured(const struct path *w, bool *measured, struct plan_rack *r)
+{
+    *measured = *measured && w->measured;
+    if (w->measured_ms && (!r->measured_ms || w->measured_ms < r->measured_ms))
+        r->measured_ms = w->measured_ms;
+}
+
 /* Devices that the first one reaches over NVLink, or those of its host where it has none:
  * their worst pair is the domain's speed, the worst of all pairs the cut's. */
 static void measure_domain(const struct plan_ask *a, const int *dev, struct plan_rack *r)
 {
-    r->domain = 1;
-    r->bps = r->cut_bps = INFINITY;
-    for (int pass = 0; pass < 2 && r->domain == 1; pass++)
+    struct cost_cut *c = &r->cut;
+
+    *c = (struct cost_cut){1, INFINITY, INFINITY, r->n > 1, r->n > 1};
+    for (int pass = 0; pass < 2 && c->domain == 1; pass++)
         for (int i = 1; i < r->n; i++) {
             const struct path *w = paths_get(a->paths, dev[0], dev[i]);
             if (pass ? w->cls >= PATH_NET : w->cls > PATH_NVB)
                 continue;
-            r->domain++;
-            r->bps = fmin(r->bps, known_bps(a, dev[0], dev[i], r));
+            c->domain++;
+            c->bps = fmin(c->bps, known_bps(a, dev[0], dev[i], r));
+            note_measured(w, &c->measured, r);
         }
-    for (int i = 1; i < r->n; i++)
-        r->cut_bps = fmin(r->cut_bps, known_bps(a, dev[0], dev[i], r));
-    r->cut_bps = isfinite(r->cut_bps) ? r->cut_bps : 1e9; /* one device: never used */
-    r->bps = isfinite(r->bps) ? r->bps : r->cut_bps;
+    for (int i = 1; i < r->n; i++) {
+        c->cut_bps = fmin(c->cut_bps, known_bps(a, dev[0], dev[i], r));
+        note_measured(paths_get(a->paths, dev[0], dev[i]), &c->cut_measured, r);
+    }
+    c->cut_bps = isfinite(c->cut_bps) ? c->cut_bps : 1e9; /* one device: never used */
+    if (!isfinite(c->bps)) {
+        c->bps = c->cut_bps;
+        c->measured = c->cut_measured;
+    }
 }
 
 static int n_reached(const struct plan_ask *a, const int *dev, int n, int from)
@@ -231,6 +246,17 @@ static void estimate_role(const struct estimate_on *o, const struct estimate_loa
         estimate_decode(o, w, r);
 }
 
+void plan_estimate(const struct plan *p, const struct layout *l,
+                   const struct cost_links *k, enum plan_role role, double concurrency,
+                   struct estimate *ret)
+{
+    const struct plan_ask *a = &p->ask;
+    struct estimate_load w = {a->isl, a->osl, concurrency, a->skew, a->kv};
+    struct estimate_on o = {&p->rack.d, a->s, l, k};
+
+    estimate_role(&o, &w, role, ret);
+}
+
 /* One more concurrency: taken where it meets the SLO with more requests/s. */
 static bool take_load(const struct plan *p, const struct estimate_on *o,
                       enum plan_role role, double n, struct plan_try *t,
@@ -304,7 +330,7 @@ bool plan_try_layout(struct plan *p, const struct layout *l, enum plan_role role
         return false;
     }
     most = most_seqs(p, l, ask, t->ledger.max_seqs);
-    cost_links_uniform(l, p->rack.domain, p->rack.bps, p->rack.cut_bps, &k);
+    cost_links_uniform(l, &p->rack.cut, &k);
     o.k = &k;
     if (!climb(p, &o, role, most, t, &m)) {
         snprintf(say, sizeof(say), "%.1f ms with one sequence in each attention group",
@@ -398,10 +424,8 @@ static void place_row(struct plan *p, struct plan_row *r)
 {
     struct layout pools[2] = {r->l, r->l};
     struct placement_ask ask = {pools, 1, p->rack.avoid, p->rack.n_avoid};
-    struct estimate_load w = {p->ask.isl, p->ask.osl, r->concurrency, p->ask.skew,
-                              p->ask.kv};
-    struct cost_links k;
-    struct estimate_on o = {&p->rack.d, p->ask.s, &r->l, &k};
+    struct cost_links k[2];
+    struct estimate prefill, decode;
     struct err e;
     double n = r->l.replicas;
 
@@ -409,13 +433,61 @@ static void place_row(struct plan *p, struct plan_row *r)
         pools[0] = r->prefill;
         ask.n_pools = 2;
     }
-    if (placement_compute(p->ask.g, p->ask.paths, &ask, &r->placed, &e) < 0 || r->split ||
+    if (placement_compute(p->ask.g, p->ask.paths, &ask, &r->placed, &e) < 0 ||
         p->rack.unknown_links)
         return;
-    placement_links(r->placed, p->ask.g, p->ask.paths, 0, &k);
-    estimate_colocated(&o, &w, &r->est);
+    for (int i = 0; i < ask.n_pools; i++)
+        placement_links(r->placed, p->ask.g, p->ask.paths, i, &k[i]);
+    if (r->split) {
+        plan_estimate(p, &r->prefill, &k[0], PLAN_PREFILL, r->prefill.adp, &prefill);
+        plan_estimate(p, &r->l, &k[1], PLAN_DECODE, r->concurrency, &decode);
+        plan_split_sum(p, &prefill, &decode, k[0].handoff_bps, r);
+        return;
+    }
+    plan_estimate(p, &r->l, &k[0], PLAN_BOTH, r->concurrency, &r->est);
     r->est.tokens_s *= n;
     r->est.requests_s *= n;
+}
+
+/* On its real links a row can miss what it met on the rack's usual ones. */
+static bool still_meets(struct plan *p, const struct plan_row *r)
+{
+    char say[200];
+    int why = WHY_TTFT;
+
+    if (r->est.requests_s < p->ask.rate * (1 - 1e-9)) {
+        snprintf(say, sizeof(say), "%.2f requests/s on the links of its place",
+                 r->est.requests_s);
+        if (!r->split)
+            plan_note(p, WHY_SLOWER + 1, "the rate is not reached", &r->l, say);
+        return false;
+    }
+    if (meets(&p->ask, PLAN_BOTH, &r->est, &why))
+        return true;
+    snprintf(say, sizeof(say), "TTFT %.1f ms and TPOT %.2f ms on the links of its place",
+             r->est.ttft_ms, r->est.tpot_ms);
+    if (!r->split)
+        plan_note(p, why,
+                  why == WHY_TTFT ? "TTFT is over the SLO" : "TPOT is over the SLO",
+                  &r->l, say);
+    return false;
+}
+
+static void place_rows(struct plan *p)
+{
+    int n = 0;
+
+    for (int i = 0; i < p->n_rows; i++) {
+        struct plan_row *r = &p->row[i];
+        place_row(p, r);
+        if (p->ask.rate <= 0)
+            r->sort = 1 / r->est.tokens_s;
+        if (still_meets(p, r))
+            p->row[n++] = *r;
+        else
+            placement_free(r->placed);
+    }
+    p->n_rows = n;
 }
 
 static int by_sort(const void *x, const void *y)
@@ -458,10 +530,10 @@ int plan_make(const struct plan_ask *a, struct plan **ret, struct err *e)
         most_common(p, e);
         goto fail;
     }
-    for (int i = 0; i < p->n_rows; i++) {
-        place_row(p, &p->row[i]);
-        if (a->rate <= 0)
-            p->row[i].sort = 1 / p->row[i].est.tokens_s;
+    place_rows(p);
+    if (p->n_rows == 0) {
+        most_common(p, e);
+        goto fail;
     }
     qsort(p->row, (size_t)p->n_rows, sizeof(p->row[0]), by_sort);
     *ret = p;

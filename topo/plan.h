@@ -65,6 +65,10 @@ bool plan_extrapolated(const struct plan *p); /* speeds of a device without op t
 
 void plan_print(const struct plan *p, struct buf *out);
 void plan_json(const struct plan *p, struct buf *out);
+/* Of one row (0 = the best): its groups and ranks as a table, or as Graphviz. Empty where
+ * the row has no placement. */
+void plan_groups(const struct plan *p, int row, struct buf *out);
+void plan_dot(const struct plan *p, int row, struct buf *out);
 /* The chapter's order for one layout: capacity, TP, PP, EP, CP, DP, with the number that
  * ended each step. */
 int plan_why(const struct plan_ask *a, const struct layout *l, struct buf *out,

@@ -2,14 +2,18 @@
 #ifndef TOPO_PLAN_IMPL_H
 #define TOPO_PLAN_IMPL_H
 
+#include <stdint.h>
+
 #include "topo/plan.h"
 
 /* The rack in the few figures that a search needs. */
 struct plan_rack {
-    int n, domain;                /* usable devices; those that share the fast links */
+    int n;                        /* usable devices */
+    struct cost_cut cut;          /* those that share the fast links, and the figures */
     int *avoid, n_avoid, n_apart; /* devices left out; those that no path leads to */
-    double bps, cut_bps, memory;
+    double memory;
     bool is_cpu, unknown_links; /* some count as PCIe 3 x16 */
+    int64_t measured_ms; /* of the oldest measured figure used; 0 none, or undated */
     struct cost_device d;
 };
 
@@ -43,6 +47,13 @@ void plan_note(struct plan *p, int reason, const char *why, const struct layout 
                const char *say);
 void plan_offer(struct plan *p, const struct plan_row *r);
 void plan_split(struct plan *p);
+/* What prefill and decode pools with these estimates of one worker give together; the
+ * layouts and replicas of r are set. bps: a handoff pair's. */
+void plan_split_sum(const struct plan *p, const struct estimate *prefill,
+                    const struct estimate *decode, double bps, struct plan_row *r);
+void plan_estimate(const struct plan *p, const struct layout *l,
+                   const struct cost_links *k, enum plan_role role, double concurrency,
+                   struct estimate *ret);
 void plan_ledger_ask(const struct plan_ask *a, const struct plan_rack *r, int seqs,
                      struct ledger_ask *ret);
 

@@ -9,7 +9,9 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "topo/graph.h"
+#include "topo/placement.h"
 #include "topo/plan_impl.h"
+#include "topo/show.h"
 
 #define GB 1e9
 
@@ -35,6 +37,24 @@ static void print_reasons(const struct plan *p, struct buf *out)
     }
 }
 
+static void print_links(const struct plan *p, struct buf *out)
+{
+    const struct cost_cut *c = &p->rack.cut;
+    char day[16];
+
+    buf_puts(out, "links: ");
+    if (!c->measured && !c->cut_measured) {
+        buf_puts(out, "as their type promises\n");
+        return;
+    }
+    buf_puts(out, c->cut_measured ? "measured" : "measured inside the fast domain");
+    if (p->rack.measured_ms) {
+        topo_day(p->rack.measured_ms, day, sizeof(day));
+        buf_printf(out, " %s", day);
+    }
+    buf_putc(out, '\n');
+}
+
 void plan_print(const struct plan *p, struct buf *out)
 {
     const struct plan_ask *a = &p->ask;
@@ -47,6 +67,9 @@ void plan_print(const struct plan *p, struct buf *out)
                p->rack.is_cpu           ? "assumed until probed"
                : p->rack.d.extrapolated ? "extrapolated from the nearest measured device"
                                         : "from measured op tables");
+    print_links(p, out);
+    if (a->n_avoid)
+        buf_printf(out, "cordoned: %d devices\n", a->n_avoid);
     if (p->rack.n_apart)
         buf_printf(out, "left out: %d devices that no path leads to\n", p->rack.n_apart);
     if (p->rack.unknown_links)
@@ -121,6 +144,10 @@ void plan_json(const struct plan *p, struct buf *out)
     jw_kbool(&w, "extrapolated", p->rack.d.extrapolated);
     jw_kint(&w, "devices_apart", p->rack.n_apart);
     jw_kbool(&w, "unknown_links", p->rack.unknown_links);
+    jw_kbool(&w, "measured", p->rack.cut.measured);
+    if (p->rack.measured_ms)
+        jw_kint(&w, "measured_ms", p->rack.measured_ms);
+    jw_kint(&w, "cordoned", p->ask.n_avoid);
     jw_kint(&w, "devices", p->rack.n);
     jw_kint(&w, "tried", p->tried);
     jw_key(&w, "rows");
@@ -142,6 +169,24 @@ void plan_json(const struct plan *p, struct buf *out)
     }
     jw_arr_end(&w);
     jw_obj_end(&w);
+}
+
+void plan_groups(const struct plan *p, int row, struct buf *out)
+{
+    const struct plan_row *r = &p->row[row];
+    char name[256];
+
+    row_name(r, name, sizeof(name));
+    buf_printf(out, "%s on %d devices of %s: %s\n", p->ask.s->name, r->devices,
+               graph_source(p->ask.g), name);
+    if (r->placed)
+        placement_print(r->placed, p->ask.g, p->ask.paths, out);
+}
+
+void plan_dot(const struct plan *p, int row, struct buf *out)
+{
+    if (p->row[row].placed)
+        placement_dot(p->row[row].placed, p->ask.g, out);
 }
 
 /* ---- why ---- */
@@ -176,7 +221,7 @@ static double step_ms(const struct walk *w, const struct layout *l, double decod
     struct cost_links k;
     struct cost_step c;
 
-    cost_links_uniform(l, w->r.domain, w->r.bps, w->r.cut_bps, &k);
+    cost_links_uniform(l, &w->r.cut, &k);
     cost_step(&w->r.d, w->a->s, l, &k, &work, &c);
     return c.total_us / 1e3;
 }
@@ -221,13 +266,13 @@ static void why_tp(const struct walk *w)
         }
         t = step_ms(w, &l, 1, 0);
         buf_printf(w->out, ", tp%d %.2f ms", tp, t);
-        if (t >= before || (tp > w->r.domain && t > before * 0.95))
+        if (t >= before || (tp > w->r.cut.domain && t > before * 0.95))
             break;
         before = t;
         best = tp;
     }
     buf_printf(w->out, ": it falls until tp%d; the layout has tp%d%s\n", best, w->l->tp,
-               w->l->tp > w->r.domain ? ", over the fast domain's edge" : "");
+               w->l->tp > w->r.cut.domain ? ", over the fast domain's edge" : "");
 }
 
 static void why_pp(const struct walk *w)

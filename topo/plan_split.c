@@ -43,20 +43,34 @@ static bool on_layout(void *arg, const struct layout *l, enum layout_fault f)
     return true;
 }
 
-static double handoff_ms(const struct plan *p, const struct plan_try *a,
-                         const struct plan_try *b)
+static double handoff_ms(const struct plan *p, const struct layout *a,
+                         const struct layout *b, double bps)
 {
-    int ranks = layout_ranks(&a->l) < layout_ranks(&b->l) ? layout_ranks(&a->l)
-                                                          : layout_ranks(&b->l);
-    double bytes = 0, bps = p->rack.cut_bps;
+    int ranks = layout_ranks(a) < layout_ranks(b) ? layout_ranks(a) : layout_ranks(b);
+    bool measured = p->rack.cut.measured && p->rack.cut.cut_measured;
+    double bytes = 0;
 
     for (int i = 0; i < p->ask.s->n_layer; i++)
         bytes += shapes_kv_token(p->ask.s, i, p->ask.kv, 1) * p->ask.isl +
                  shapes_state(p->ask.s, i, 1) + shapes_conv_state(p->ask.s, i, 1);
-    if (p->rack.domain >= p->rack.n)
-        bps = p->rack.bps;
-    ranks = ranks / a->l.adp > 0 ? ranks / a->l.adp : 1; /* those that hold this prompt */
-    return 1e3 * formula_transfer(0, bytes, bps * ranks * p->rack.d.link_share);
+    ranks = ranks / a->adp > 0 ? ranks / a->adp : 1; /* those that hold this prompt */
+    return 1e3 * formula_transfer(0, bytes,
+                                  bps * ranks * (measured ? 1 : p->rack.d.link_share));
+}
+
+void plan_split_sum(const struct plan *p, const struct estimate *prefill,
+                    const struct estimate *decode, double bps, struct plan_row *r)
+{
+    double rate = fmin(prefill->requests_s * r->prefill.replicas,
+                       decode->requests_s * r->l.replicas);
+
+    r->handoff_ms = handoff_ms(p, &r->prefill, &r->l, bps);
+    r->est = *decode;
+    r->est.ttft_ms = prefill->ttft_ms + r->handoff_ms;
+    r->est.prefill_bottleneck = prefill->prefill_bottleneck;
+    r->est.requests_s = rate;
+    r->est.tokens_s = rate * p->ask.osl;
+    r->est.tokens_s_gpu = r->est.tokens_s / r->devices;
 }
 
 /* The row of n_a prefill and n_b decode workers; keeps the better one in *best. */
@@ -64,21 +78,16 @@ static void weigh(const struct plan *p, const struct plan_try *a, int n_a,
                   const struct plan_try *b, int n_b, struct plan_row *best)
 {
     struct plan_row r = {.split = true, .l = b->l, .prefill = a->l, .ledger = b->ledger};
-    double rate = fmin(a->est.requests_s * n_a, b->est.requests_s * n_b);
+    const struct cost_cut *c = &p->rack.cut;
 
     r.prefill_ledger = a->ledger;
     r.l.replicas = n_b;
     r.prefill.replicas = n_a;
     r.devices = n_a * layout_ranks(&a->l) + n_b * layout_ranks(&b->l);
     r.concurrency = b->concurrency;
-    r.handoff_ms = handoff_ms(p, a, b);
-    r.est = b->est;
-    r.est.ttft_ms = a->est.ttft_ms + r.handoff_ms;
-    r.est.prefill_bottleneck = a->est.prefill_bottleneck;
-    r.est.requests_s = rate;
-    r.est.tokens_s = rate * p->ask.osl;
-    r.est.tokens_s_gpu = r.est.tokens_s / r.devices;
-    if (rate < p->ask.rate || (p->ask.ttft_ms > 0 && r.est.ttft_ms > p->ask.ttft_ms))
+    plan_split_sum(p, &a->est, &b->est, c->domain >= p->rack.n ? c->bps : c->cut_bps, &r);
+    if (r.est.requests_s < p->ask.rate ||
+        (p->ask.ttft_ms > 0 && r.est.ttft_ms > p->ask.ttft_ms))
         return;
     r.sort = p->ask.rate > 0 ? r.devices - 1e-9 * r.est.tokens_s : 1 / r.est.tokens_s;
     if (best->devices == 0 || r.sort < best->sort * (1 - 1e-12))

@@ -60,6 +60,8 @@ void conn_unref(struct conn *c)
     if (!c || atomic_fetch_sub(&c->refs, 1) != 1)
         return;
     conn_account(c, 0);
+    if (c->carry)
+        c->carry_free(c->carry);
     conn_drop_body(c);
     buf_done(&c->answer);
     buf_done(&c->out);

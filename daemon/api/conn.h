@@ -68,6 +68,9 @@ struct conn {
     size_t body_counted;           /* bytes of body on the server's account */
     struct err early;              /* answer after the body, when code is not OK */
     struct buf body;
+    void *carry; /* what a handler on a worker hands to its second half on the control
+                    thread; freed by carry_free at the latest with the request */
+    void (*carry_free)(void *carry);
     int64_t start_us;   /* request complete at the socket */
     atomic_bool cancel; /* long work looks at it */
     atomic_bool owes;   /* a stream of its key, to be given back by conn_account */

@@ -16,6 +16,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "daemon/api/conn.h"
+#include "daemon/api/handler.h"
+#include "daemon/api/plans.h"
 #include "daemon/api/route.h"
 #include "daemon/api/server.h"
 #include "daemon/ctrl/domain.h"
@@ -195,44 +197,82 @@ static int read_question(struct conn *c, struct question *q, struct err *e)
     return 0;
 }
 
-static int answer(struct question *q, struct buf *text, struct buf *json, struct err *e)
+static void send_why(struct conn *c, struct question *q)
 {
     struct layout l;
-    struct plan *p;
+    struct buf text;
+    struct err e = {0};
+    struct reply r;
 
-    if (q->why)
-        return layout_parse(q->why, &l, e) < 0 ? -1 : plan_why(&q->ask, &l, text, e);
-    if (plan_make(&q->ask, &p, e) < 0)
-        return -1;
-    plan_print(p, text);
-    plan_json(p, json);
-    plan_free(p);
-    return 0;
+    buf_init(&text, TEXT_MAX);
+    if (layout_parse(q->why, &l, &e) < 0 || plan_why(&q->ask, &l, &text, &e) < 0) {
+        conn_answer_err(c, &e);
+    } else {
+        reply_open(&r);
+        jw_kstr(&r.w, "text", text.p);
+        jw_key(&r.w, "plan");
+        jw_raw(&r.w, "null");
+        reply_send(c, &r, 200);
+    }
+    buf_done(&text);
+}
+
+static char *taken(struct buf *b)
+{
+    if (!b->p)
+        buf_puts(b, "");
+    return b->p;
+}
+
+/* A JSON list of one text a row. */
+static char *texts_of(const struct plan *p, int n,
+                      void (*fn)(const struct plan *p, int row, struct buf *out))
+{
+    struct buf b, one;
+    struct jw w;
+
+    buf_init(&b, 0);
+    jw_init(&w, &b);
+    jw_arr(&w);
+    for (int i = 0; i < n; i++) {
+        buf_init(&one, TEXT_MAX);
+        fn(p, i, &one);
+        jw_str(&w, one.p && !one.over ? one.p : "");
+        buf_done(&one);
+    }
+    jw_arr_end(&w);
+    return b.p;
 }
 
 void control_plan(struct conn *c)
 {
     struct question *q = xcalloc(1, sizeof(*q));
-    struct buf b, text, json;
+    struct made_plan *m;
+    const struct plan_row *row;
+    struct plan *p = NULL;
+    struct buf text, json;
     struct err e = {0};
-    struct jw w;
 
-    buf_init(&b, 0);
-    buf_init(&text, TEXT_MAX);
-    buf_init(&json, TEXT_MAX);
-    if (read_question(c, q, &e) < 0 || answer(q, &text, &json, &e) < 0) {
+    if (read_question(c, q, &e) < 0 || (!q->why && plan_make(&q->ask, &p, &e) < 0)) {
         conn_answer_err(c, &e);
+    } else if (q->why) {
+        send_why(c, q);
     } else {
-        jw_init(&w, &b);
-        jw_obj(&w);
-        jw_kstr(&w, "text", text.p ? text.p : "");
-        jw_key(&w, "plan");
-        jw_raw(&w, json.len && !json.over ? json.p : "null");
-        jw_obj_end(&w);
-        conn_answer(c, 200, "application/json", &b);
+        int n = plan_rows(p, &row);
+        m = xcalloc(1, sizeof(*m));
+        buf_init(&text, 0);
+        buf_init(&json, 0);
+        plan_print(p, &text);
+        plan_json(p, &json);
+        m->model = xstrdup(q->shapes.name);
+        m->rack = xstrdup(graph_source(q->ask.g));
+        m->request = xstrdup(c->body.p);
+        m->text = taken(&text);
+        m->plan = taken(&json);
+        m->groups = texts_of(p, n, plan_groups);
+        m->dots = texts_of(p, n, plan_dot);
+        plans_keep(c, m);
     }
-    buf_done(&b);
-    buf_done(&text);
-    buf_done(&json);
+    plan_free(p);
     question_free(q);
 }

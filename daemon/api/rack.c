@@ -10,9 +10,11 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "daemon/api/conn.h"
+#include "daemon/api/handler.h"
 #include "daemon/api/route.h"
 #include "daemon/api/server.h"
 #include "daemon/ctrl/domain.h"
+#include "daemon/ctrl/measure.h"
 #include "topo/explain.h"
 #include "topo/file.h"
 #include "topo/finding.h"
@@ -178,6 +180,83 @@ void control_nccl(struct conn *c)
         conn_answer(c, 200, "application/xml", &b);
     buf_done(&b);
     domain_put(v);
+}
+
+/* ---- measuring ---- */
+
+static void put_pair(struct jw *w, const struct domain_view *v, const struct measure *m,
+                     const struct measure_pair *p)
+{
+    char a[160], b[160];
+
+    domain_device_id(v, p->a, a, sizeof(a));
+    domain_device_id(v, p->b, b, sizeof(b));
+    jw_obj(w);
+    jw_kstr(w, "a", a);
+    jw_kstr(w, "b", b);
+    jw_knum(w, "bytes_per_s", measure_bps(p));
+    jw_knum(w, "spread", p->spread);
+    jw_knum(w, "latency_s", p->latency_us / 1e6);
+    jw_key(w, "sizes");
+    jw_arr(w);
+    for (int i = 0; i < MEASURE_SIZES; i++) {
+        jw_obj(w);
+        jw_kint(w, "bytes", (int64_t)m->size[i]);
+        jw_knum(w, "bytes_per_s", p->bps[i]);
+        jw_obj_end(w);
+    }
+    jw_arr_end(w);
+    jw_obj_end(w);
+}
+
+static void on_measured(void *arg, const struct domain_view *v, const struct measure *m,
+                        const struct err *why)
+{
+    struct conn *c = arg;
+    struct reply r;
+    int late = 0;
+
+    if (why) {
+        conn_answer_err(c, why);
+        conn_unref(c);
+        return;
+    }
+    reply_open(&r);
+    jw_key(&r.w, "pairs");
+    jw_arr(&r.w);
+    for (int i = 0; i < m->n_pairs; i++) {
+        late += !m->pair[i].done;
+        if (m->pair[i].done)
+            put_pair(&r.w, v, m, &m->pair[i]);
+    }
+    jw_arr_end(&r.w);
+    jw_kint(&r.w, "between_hosts", m->n_apart);
+    jw_kint(&r.w, "out_of_time", late);
+    jw_kbool(&r.w, "shared_cores", m->own_cores);
+    reply_send(c, &r, 200);
+    conn_unref(c);
+}
+
+/* {"seconds": N} */
+void control_probe(struct conn *c)
+{
+    struct domain *d = c->h->cfg.domain;
+    int64_t seconds = DOMAIN_MEASURE_S;
+    json_t *root = NULL;
+    struct err e = {0};
+    int rc = body_object(c, "seconds", &root, &e);
+
+    if (rc == 0 && js_get_int(root, "seconds", 1, DOMAIN_MEASURE_MAX_S, &seconds, &e) < 0)
+        rc = -1;
+    if (rc == 0 && !d)
+        rc = err_set(&e, ERR_UNAVAIL, "there is no rack");
+    json_decref(root);
+    if (rc == 0 && domain_measure(d, seconds, c->who.actor, c->who.origin, on_measured,
+                                  conn_ref(c), &e) == 0)
+        return;
+    conn_answer_err(c, &e);
+    if (rc == 0)
+        conn_unref(c); /* the one that the measurement would have had */
 }
 
 /* {"args": ["collective", "p=8", ...]}: the words of the command line. */

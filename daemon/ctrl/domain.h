@@ -79,15 +79,15 @@ enum { DOMAIN_FABRIC_S = 600 };
 int domain_cordon(struct domain *d, const char *device, bool on, const char *reason,
                   const char *actor, const char *origin, struct err *e);
 
-/* Measure the paths between all devices: in the background, DOMAIN_MEASURE_S at most;
+/* Measure the paths between all devices: in the background, pairs begin within seconds;
  * stored, journalled, and from then on what paths say. done once, with the figures and
- * the view that has their nodes, or why there are none. BUSY while another runs; UNSUPPORTED where there is nothing to
- * measure (GPUs), with a sentence. */
+ * the view that has their nodes, or why there are none. BUSY while another runs;
+ * UNSUPPORTED where there is nothing to measure (GPUs), with a sentence. */
 typedef void (*domain_measured_fn)(void *arg, const struct domain_view *v,
                                    const struct measure *m, const struct err *why);
-int domain_measure(struct domain *d, const char *actor, const char *origin,
-                   domain_measured_fn done, void *arg, struct err *e);
-enum { DOMAIN_MEASURE_S = 20 };
+int domain_measure(struct domain *d, int64_t seconds, const char *actor,
+                   const char *origin, domain_measured_fn done, void *arg, struct err *e);
+enum { DOMAIN_MEASURE_S = 20, DOMAIN_MEASURE_MAX_S = 60 };
 
 /* The present view, NULL before the first load. Any thread; domain_put gives it back. */
 struct domain_view *domain_get(struct domain *d);

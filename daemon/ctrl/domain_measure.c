@@ -161,8 +161,8 @@ void domain_measure_end(struct domain *d)
     answer(d, NULL, NULL, &e);
 }
 
-int domain_measure(struct domain *d, const char *actor, const char *origin,
-                   domain_measured_fn done, void *arg, struct err *e)
+int domain_measure(struct domain *d, int64_t seconds, const char *actor,
+                   const char *origin, domain_measured_fn done, void *arg, struct err *e)
 {
     struct measuring *x;
     struct measure *m;
@@ -171,7 +171,7 @@ int domain_measure(struct domain *d, const char *actor, const char *origin,
 
     if (!d->view)
         return err_set(e, ERR_UNAVAIL, "the rack is not known yet");
-    if (measure_new(d->view->graph, DOMAIN_MEASURE_S * (int64_t)1000000, &m, e) < 0)
+    if (measure_new(d->view->graph, seconds * 1000000, &m, e) < 0)
         return -1;
     x = xcalloc(1, sizeof(*x));
     x->d = d;

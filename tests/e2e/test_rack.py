@@ -2,8 +2,10 @@
 plans are answered, FILEs belong to llmctl."""
 import json
 import os
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 
@@ -14,6 +16,17 @@ from test_llmctl import ctl
 
 SHARED = os.environ.get("SHARED", "../shared")
 H200 = os.path.join(SHARED, "topologies", "nccl-hgx-h200-8gpu-4nvs.xml")
+
+
+def control(r, method, path, body=None, expect=200):
+    """A control route over the UNIX socket: the parsed answer."""
+    c = rack_module.UnixConnection(r.sock, timeout=120)
+    c.request(method, path, None if body is None else json.dumps(body))
+    a = c.getresponse()
+    data = a.read()
+    c.close()
+    assert a.status == expect, (a.status, data)
+    return json.loads(data)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +62,24 @@ def test_record_and_export_write_llmctls_own_files(recorded, tmp_path):
     assert p.returncode == 1 and "cannot write" in p.stderr
 
 
+def journalled(r, what, part):
+    """Details of the journal's rows of this kind."""
+    db = sqlite3.connect(f"file:{r.dir.name}/state.db?mode=ro", uri=True)
+    rows = db.execute("SELECT detail FROM journal WHERE what = ? ORDER BY id", (what,)).fetchall()
+    db.close()
+    return [d for d, in rows if part in d]
+
+
+def plan_of(r, **ask):
+    """(answer of POST /api/v1/plan, devices of its best row's groups and ranks)."""
+    answer = control(r, "POST", "/api/v1/plan", dict({"model": "llama-3.1-70b"}, **ask))
+    stored = r.local(f"/api/v1/plans/{answer['id']}")
+    return answer, set(re.findall(r"0000:[0-9a-f]{2}:00\.0", stored["text"]))
+
+
 def test_a_lost_gpu_is_found_journalled_and_shown(recorded):
+    answer, before = plan_of(recorded)
+    assert answer["plan"]["devices"] == 8 and len(before) == 8
     lines = recorded.file.read_text().split("\n")
     first = next(i for i, s in enumerate(lines) if "<gpu " in s) - 1  # its <pci>
     last = next(i for i, s in enumerate(lines) if "</gpu>" in s) + 1
@@ -62,6 +92,44 @@ def test_a_lost_gpu_is_found_journalled_and_shown(recorded):
     assert ("bad", "lost") in kinds, kinds
     assert recorded.local("/api/v1/status")["findings_bad"] >= 1
     assert "lost" in ctl(recorded, "show", "findings").stdout
+    lost = journalled(recorded, "rack.changed", "lost device")
+    assert len(lost) == 1
+    gone = re.search(r"0000:[0-9a-f]{2}:00\.0", lost[0])[0]
+    answer, after = plan_of(recorded)
+    assert answer["plan"]["devices"] == 7
+    assert gone in before and gone not in after and after < before
+
+
+def test_paths_are_measured_and_planned_with():
+    r = rack_module.Rack("--rack", "cpu:3", ready=False)
+    try:
+        before = control(r, "POST", "/api/v1/plan", {"model": "smollm2-135m"})
+        assert before["plan"]["measured"] is False and "measured" not in before["text"]
+        pairs = control(r, "POST", "/api/v1/topology/probe", {"seconds": 20})["pairs"]
+        assert {(p["a"], p["b"]) for p in pairs} == {("cpu0", "cpu1"), ("cpu0", "cpu2"),
+                                                     ("cpu1", "cpu2")}
+        for p in pairs:
+            assert p["bytes_per_s"] > 1e6 and p["latency_s"] > 0 and p["spread"] >= 0
+            assert len(p["sizes"]) == 3
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        assert f"measured {today}" in r.local("/api/v1/topology/matrix")["text"]
+        after = control(r, "POST", "/api/v1/plan", {"model": "smollm2-135m"})
+        assert after["plan"]["measured"] is True and f"links: measured {today}" in after["text"]
+        shown = r.local("/api/v1/plans/last")
+        assert shown["id"] == after["id"] and shown["rows"] >= 1
+        assert r.local("/api/v1/plans")["plans"][0]["id"] == after["id"]
+        dot = r.local(f"/api/v1/plans/{after['id']}?dot=1")["text"]
+        assert dot.startswith("graph placement {") and dot.rstrip().endswith("}")
+        assert control(r, "GET", "/api/v1/plans/77", expect=404)
+        assert control(r, "GET", f"/api/v1/plans/{after['id']}?row=11", expect=400)
+        assert control(r, "POST", "/api/v1/topology/probe", {"seconds": 0}, expect=400)
+    finally:
+        r.stop()
+
+
+def test_a_rack_of_gpus_that_is_not_here_is_not_measured(recorded):
+    e = control(recorded, "POST", "/api/v1/topology/probe", {}, expect=400)["error"]
+    assert "no CPU device" in e["message"] and "emulated" in e["message"]
 
 
 def test_a_damaged_rack_file_leaves_what_was_known(recorded):

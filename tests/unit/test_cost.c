@@ -17,7 +17,7 @@ static void constants_have_sources(void **st)
 /* One-shot for small, ring for large messages; a hierarchy over islands. */
 static void all_reduce(void **st)
 {
-    struct cost_group g = {8, 8, 450e9, 50e9, false};
+    struct cost_group g = {8, 8, 450e9, 50e9, false, false};
     enum cost_algo a;
     struct err e;
 
@@ -33,7 +33,7 @@ static void all_reduce(void **st)
     g.n = 1;
     assert_true(cost_all_reduce(&sil.d, &g, 16e6, &a) == 0);
     assert_int_equal(a, ALGO_NONE);
-    g = (struct cost_group){4, 4, 1e9, 0, true}; /* measured: 2 (p-1)/p S as it is */
+    g = (struct cost_group){4, 4, 1e9, 0, true, true}; /* measured: 2 (p-1)/p S as it is */
     assert_true(fabs(cost_all_reduce(&sil.d, &g, 1e9, &a) - 2 * sil.d.reduce_us - 1.5e6) <
                 1);
 }
@@ -54,7 +54,7 @@ static void all_reduce_table(void **st)
             !strstr(kernel, "graph"))
             continue;
         bool late = !strcmp(sys, "gb200");
-        struct cost_group g = {n, n, late ? 900e9 : 450e9, 0, false};
+        struct cost_group g = {n, n, late ? 900e9 : 450e9, 0, false, false};
         assert_int_equal(cost_device_open(late ? "GB200" : "H200", &sil.d, &e), 0);
         silicon_note(late ? &gb200 : &h200,
                      cost_all_reduce(&sil.d, &g, 2 * elements, NULL), us);
@@ -86,7 +86,7 @@ static void all_to_all_table(void **st)
             hidden != 7168 || topk != 8)
             continue;
         bool h200 = !strcmp(sys, "h200_sxm"), back = !strncmp(op, "combine", 7);
-        struct cost_group g = {ep, ep, h200 ? 450e9 : 900e9, 0, false};
+        struct cost_group g = {ep, ep, h200 ? 450e9 : 900e9, 0, false, false};
         if ((!h200 && strcmp(kernel, "NVLinkOneSided")) ||
             (back && strcmp(op, "combine")))
             continue;

@@ -181,8 +181,10 @@ static void test_measure(void **state)
     struct err e = {0};
 
     (void)state;
-    assert_int_equal(domain_measure(d, "t", "", on_measured, &f, &e), 0);
-    assert_int_equal(domain_measure(d, "t", "", on_measured, &f, &e), -1);
+    assert_int_equal(domain_measure(d, DOMAIN_MEASURE_S, "t", "", on_measured, &f, &e),
+                     0);
+    assert_int_equal(domain_measure(d, DOMAIN_MEASURE_S, "t", "", on_measured, &f, &e),
+                     -1);
     assert_int_equal(e.code, ERR_BUSY);
     run_until(&f.done);
     assert_int_equal(f.why.code, ERR_OK);
@@ -197,7 +199,8 @@ static void test_measure(void **state)
     check_measured(d, 3);
 
     f.done = false; /* who waits is told when the daemon stops */
-    assert_int_equal(domain_measure(d, "t", "", on_measured, &f, &e), 0);
+    assert_int_equal(domain_measure(d, DOMAIN_MEASURE_S, "t", "", on_measured, &f, &e),
+                     0);
     domain_free(d);
     assert_true(f.done);
     assert_int_equal(f.why.code, ERR_CANCELED);
@@ -210,12 +213,14 @@ static void test_nothing_to_measure(void **state)
     struct err e = {0};
 
     (void)state;
-    assert_int_equal(domain_measure(d, "t", "", on_measured, &f, &e), -1);
+    assert_int_equal(domain_measure(d, DOMAIN_MEASURE_S, "t", "", on_measured, &f, &e),
+                     -1);
     assert_int_equal(e.code, ERR_UNSUPPORTED);
     assert_non_null(strstr(e.msg, "GPU"));
     domain_free(d);
     d = open_rack("cpu:2x2"); /* hosts that are only emulated are not measured */
-    assert_int_equal(domain_measure(d, "t", "", on_measured, &f, &e), 0);
+    assert_int_equal(domain_measure(d, DOMAIN_MEASURE_S, "t", "", on_measured, &f, &e),
+                     0);
     run_until(&f.done);
     assert_int_equal(f.pairs, 2);
     domain_free(d);

@@ -421,6 +421,33 @@ static void count_line(void *arg, const char *line)
     ++*(int *)arg;
 }
 
+/* Graphviz itself reads it, where it is installed. */
+static void drawn(void **st)
+{
+    static const char *const layouts[][2] = {
+        {"pp2 tp2 adp4 ep8", NULL}, {"tp2 x2", "tp4"}, {"cp4 usp cp_u2 tp2", NULL}};
+    struct placement *p;
+    struct buf b;
+    FILE *f;
+
+    (void)st;
+    if (system("dot -V 2> /dev/null") != 0)
+        skip();
+    open_rack("2x-hgx-h200-ib");
+    for (int i = 0; i < 3; i++) {
+        p = place(layouts[i][0], layouts[i][1], NULL, 0);
+        buf_init(&b, 0);
+        placement_dot(p, g, &b);
+        f = popen("dot -Tplain > /dev/null", "w");
+        assert_non_null(f);
+        assert_int_equal(fwrite(b.p, 1, b.len, f), b.len);
+        assert_int_equal(pclose(f), 0);
+        buf_done(&b);
+        placement_free(p);
+    }
+    close_rack();
+}
+
 static void shown(void **st)
 {
     const int *dev;
@@ -435,7 +462,8 @@ static void shown(void **st)
     q = place("tp2 pp2", NULL, dev, 1);
     buf_init(&b, 0);
     placement_print(p, g, paths, &b);
-    assert_non_null(strstr(b.p, "tp       NVL"));
+    assert_non_null(strstr(b.p, "tp          0 NVL"));
+    assert_non_null(strstr(b.p, "nominal"));
     assert_non_null(strstr(b.p, "rank 3: pool 0 replica 0 pp 1"));
     buf_clear(&b);
     placement_dot(p, g, &b);
@@ -457,6 +485,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(cordoned),  cmocka_unit_test(exhaustive),
         cmocka_unit_test(settled),   cmocka_unit_test(degraded),
         cmocka_unit_test(unhealthy), cmocka_unit_test(same_twice),
-        cmocka_unit_test(shown)};
+        cmocka_unit_test(drawn),     cmocka_unit_test(shown)};
     return test_main(argc, argv, "placement", tests, sizeof(tests) / sizeof(tests[0]));
 }
