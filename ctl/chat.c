@@ -62,13 +62,14 @@ static void print_safe(const char *s)
     free(copy);
 }
 
-static bool on_frame(void *arg, const char *line)
+static bool on_frame(void *arg, const char *event, const char *line)
 {
     static const struct js_limits lim = {1 << 20, 32};
     struct chat *c = arg;
     const char *text;
     json_t *f, *usage;
 
+    (void)event;
     if (strcmp(line, "[DONE]") == 0)
         return true;
     if (js_parse(line, strlen(line), &lim, &f, &c->error) < 0)
@@ -126,7 +127,10 @@ int chat_ask(struct chat *c, const char *text, const volatile int *stop, bool sp
     err_clear(&c->error);
     c->first_us = c->last_us = c->n_tokens = 0;
     c->start_us = clock_now_us(clock_real());
-    rc = wire_stream(c->wire, "/v1/chat/completions", json, stop, on_frame, c, e);
+    rc = wire_stream(c->wire,
+                     &(struct wire_request){
+                         .method = "POST", .path = "/v1/chat/completions", .body = json},
+                     stop, on_frame, c, e);
     free(json);
     if (c->answer.len) {
         putchar('\n');

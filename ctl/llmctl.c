@@ -1,9 +1,8 @@
 /* ctl/llmctl.c - the operator's shell: one verb from the command line, or a session.
  *
- * A thin client: every verb is a row of verb.def and a REST call over the daemon's UNIX
- * socket. Exit code: 0, or the class of the error (base/err.h). */
+ * A thin client: every verb is a row of verb.def and REST over the daemon's UNIX socket,
+ * or TCP with a key. Exit code: 0, or the class of the error (base/err.h). */
 #include <getopt.h>
-#include <pwd.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,17 +12,17 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "ctl/ask.h"
-#include "ctl/chat.h"
+#include "ctl/args.h"
+#include "ctl/complete.h"
+#include "ctl/file.h"
 #include "ctl/line.h"
-#include "ctl/show.h"
+#include "ctl/nouns.h"
+#include "ctl/run.h"
+#include "ctl/shell.h"
 #include "ctl/verb.h"
 #include "ctl/wire.h"
 
-struct session {
-    struct wire *wire;
-    bool json, leave;
-};
+enum { KEY_MAX = 4096 };
 
 /* Options: letter, name, argument, help. */
 static const struct {
@@ -31,31 +30,37 @@ static const struct {
     const char *arg, *help;
 } options[] = {
     {{"socket", required_argument, NULL, 's'}, "PATH", "the daemon's UNIX socket"},
-    {{"url", required_argument, NULL, 'u'},
-     "URL",
-     "http://host:port instead (chat only)"},
+    {{"url", required_argument, NULL, 'u'}, "URL", "http(s)://host:port instead"},
+    {{"key", required_argument, NULL, 'k'},
+     "KEY|@FILE",
+     "API key for --url; else LLMCTL_KEY"},
+    {{"ca", required_argument, NULL, 'a'}, "FILE", "certificates to trust, as PEM"},
     {{"json", no_argument, NULL, 'j'}, "", "print the daemon's JSON"},
+    {{"yes", no_argument, NULL, 'y'}, "", "do not ask, the answer is yes"},
+    {{"timeout", required_argument, NULL, 't'}, "SECONDS", "of each call and each wait"},
+    {{"no-wait", no_argument, NULL, 'n'}, "", "do not follow what takes long"},
     {{"command", required_argument, NULL, 'c'}, "LINE", "run this line and leave"},
+    {{"complete", required_argument, NULL, 'C'}, "LINE", "what Tab would offer after it"},
     {{"man", no_argument, NULL, 'm'}, "", "print the verbs as roff"},
     {{"help", no_argument, NULL, 'h'}, "", "this text"},
     {{"version", no_argument, NULL, 'V'}, "", "version of llmctl"},
 };
 enum { N_OPTIONS = sizeof(options) / sizeof(options[0]) };
 
-static void usage(FILE *f)
+static void usage(void)
 {
+    struct words none = {.n = 0};
     struct buf b;
 
     buf_init(&b, 0);
-    verb_help("", &b);
-    fprintf(f, "usage: llmctl [options] [verb ...]     without a verb: a shell\n\n");
+    verb_help(&none, line_width(), &b);
+    printf("usage: llmctl [options] [verb ...]     without a verb: a shell\n\n");
     for (int i = 0; i < N_OPTIONS; i++)
-        fprintf(f, "  -%c, --%s %-*s %s\n", options[i].o.val, options[i].o.name,
-                (int)(14 - strlen(options[i].o.name)), options[i].arg, options[i].help);
-    fprintf(f, "\nverbs (any unambiguous prefix of a word will do):\n%s", b.p);
-    fprintf(f,
-            "\nexit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 conflict, "
-            "6 unavailable\n");
+        printf("  -%c, --%s %-*s %s\n", options[i].o.val, options[i].o.name,
+               (int)(18 - strlen(options[i].o.name)), options[i].arg, options[i].help);
+    printf("\nAny unambiguous prefix of a word will do.\n\n%s", b.p);
+    printf("\nexit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 conflict, "
+           "6 unavailable\n");
     buf_done(&b);
 }
 
@@ -68,179 +73,107 @@ static const char *default_socket(void)
     return access(paths[0], F_OK) == 0 ? paths[0] : paths[1];
 }
 
-/* GET v's path, or POST json to it; shown by view, or written to the FILE in rest. */
-static int fetch(struct session *s, const struct verb *v, const char *view,
-                 const char *rest, const char *json, struct err *e)
-{
-    struct buf body, text;
-    int rc;
+struct choice {
+    const char *command, *complete, *ca;
+    char *key;
+    int64_t timeout_ms;
+};
 
-    buf_init(&body, 0);
-    buf_init(&text, 0);
-    rc = wire_call(s->wire, v->path, json, line_stop_flag(), &body, e);
-    if (rc == 0 && !strcmp(view, "@file"))
-        rc = ask_save(rest, body.p ? body.p : "", body.len, e);
-    else if (rc == 0 && s->json)
-        printf("%s\n", body.p);
-    else if (rc == 0)
-        rc = show_render(body.p, body.len, view, line_width(), &text, e);
-    if (rc == 0 && text.len)
-        fputs(text.p, stdout);
-    buf_done(&body);
-    buf_done(&text);
-    return rc;
-}
-
-/* A verb whose words make a request body. */
-static int post(struct session *s, const struct verb *v, char *json, struct err *e)
-{
-    int rc = json ? fetch(s, v, "@text", "", json, e) : -1;
-
-    free(json);
-    return rc;
-}
-
-static int talk(struct session *s, const char *text, struct err *e)
-{
-    struct chat *c = chat_new(s->wire);
-    int rc;
-
-    *line_stop_flag() = 0;
-    rc = *text ? chat_ask(c, text, line_stop_flag(), line_width() > 0, e)
-               : chat_loop(c, e);
-    chat_free(c);
-    return rc;
-}
-
-static int run_verb(struct session *s, const char *line, struct err *e)
-{
-    const char *rest;
-    const struct verb *v = verb_match(line, &rest, e);
-    struct buf text;
-
-    if (!v)
-        return -1;
-    switch (v->id) {
-    case VERB_HELP:
-        buf_init(&text, 0);
-        verb_help(rest, &text);
-        if (text.len)
-            fputs(text.p, stdout);
-        buf_done(&text);
-        return 0;
-    case VERB_EXIT:
-        s->leave = true;
-        return 0;
-    case VERB_CHAT:
-        return talk(s, rest, e);
-    case VERB_VERSION:
-        if (!s->json)
-            printf("llmctl  %s\n", LLMRACK_VERSION);
-        return fetch(s, v, v->view, rest, NULL, e);
-    case VERB_EXPLAIN:
-        if (!*rest)
-            return fetch(s, v, v->view, rest, NULL, e);
-        return post(s, v, ask_words(rest, e), e);
-    case VERB_PLAN_MAKE:
-        return post(s, v, ask_plan(rest, e), e);
-    default:
-        return fetch(s, v, v->view, rest, NULL, e);
-    }
-}
-
-static const char *complete(const char *before, const char *part, int i, char *word,
-                            unsigned cap)
-{
-    return verb_complete(before, part, i, word, cap);
-}
-
-static char *question(const char *line)
+/* From --key (struck out of argv, which others can see), a file, or the environment
+ * (taken out of it, so that an editor or pager does not get it). */
+static int read_key(char *arg, struct choice *c, struct err *e)
 {
     struct buf b;
 
-    buf_init(&b, 0);
-    verb_help(line, &b);
-    return buf_take(&b);
-}
-
-static int shell(struct session *s)
-{
-    char *line;
-    int rc = 0;
-
-    if (line_is_terminal())
-        printf("llmctl %s; help lists the verbs, Tab completes, ? shows what fits\n",
-               LLMRACK_VERSION);
-    while (!s->leave && (line = line_read("llmctl> ", true))) {
-        struct err e = {0};
-        const char *p = line + strspn(line, " \t");
-
-        if (*p && *p != '#') {
-            *line_stop_flag() = 0;
-            rc = run_verb(s, p, &e) < 0 ? err_exit(e.code) : 0;
-            if (rc)
-                fprintf(stderr, "%s\n", e.msg);
-            fflush(stdout);
-        }
-        free(line);
-        if (rc && !line_is_terminal())
-            break;
+    free(c->key);
+    c->key = NULL;
+    if (!arg)
+        return 0;
+    if (*arg == '@') {
+        if (file_read(arg + 1, KEY_MAX, &b, e) < 0)
+            return err_wrap(e, "the key's file");
+        c->key = xstrndup(b.p, strcspn(b.p, "\r\n"));
+        explicit_bzero(b.p, b.len);
+        buf_done(&b);
+        return 0;
     }
-    return rc;
+    c->key = xstrdup(arg);
+    memset(arg, '*', strlen(arg));
+    return 0;
 }
 
-static char *join(char **words, int n)
+static int read_timeout(const char *arg, struct choice *c, struct err *e)
 {
-    struct buf b;
+    char *end;
+    double v = strtod(arg, &end);
 
-    buf_init(&b, 0);
-    for (int i = 0; i < n; i++) {
-        buf_puts(&b, i ? " " : "");
-        buf_puts(&b, words[i]);
-    }
-    return buf_take(&b);
+    if (end == arg || *end || !(v > 0 && v <= 86400))
+        return err_set(e, ERR_INVALID, "--timeout cannot be '%s': seconds, at most 86400",
+                       arg);
+    c->timeout_ms = (int64_t)(v * 1000 + 0.5);
+    return 0;
 }
 
-static char *history_path(void)
+static void print_man(void)
 {
-    const struct passwd *pw = getpwuid(getuid());
-    const char *home = getenv("HOME");
-
-    if ((!home || !*home) && pw)
-        home = pw->pw_dir;
-    return home && *home ? xasprintf("%s/.llmctl_history", home) : NULL;
-}
-
-/* Options into *s, *target and *line; -1 = go on, else the exit code. */
-static int read_options(int argc, char **argv, struct session *s, const char **target,
-                        const char **line)
-{
-    struct option longs[N_OPTIONS + 1] = {0};
     struct buf man;
-    int c;
 
-    for (int i = 0; i < N_OPTIONS; i++)
+    buf_init(&man, 0);
+    verb_man(&man);
+    fputs(man.p, stdout);
+    buf_done(&man);
+}
+
+/* Options into *s and *c; -1 = go on, else the exit code. */
+static int read_options(int argc, char **argv, struct session *s, struct choice *c)
+{
+    char letters[2 * N_OPTIONS + 2] = "+";
+    struct option longs[N_OPTIONS + 1] = {0};
+    struct err e = {0};
+    int letter;
+
+    for (int i = 0; i < N_OPTIONS; i++) {
+        size_t at = strlen(letters);
+
         longs[i] = options[i].o;
-    while ((c = getopt_long(argc, argv, "+s:u:jc:mhV", longs, NULL)) != -1) {
-        switch (c) {
+        letters[at] = (char)options[i].o.val;
+        letters[at + 1] = options[i].o.has_arg ? ':' : '\0';
+    }
+    while ((letter = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
+        switch (letter) {
         case 's':
         case 'u':
-            *target = optarg;
+            s->at = optarg;
+            break;
+        case 'k':
+            read_key(optarg, c, &e);
+            break;
+        case 'a':
+            c->ca = optarg;
             break;
         case 'j':
             s->json = true;
             break;
+        case 'y':
+            s->yes = true;
+            break;
+        case 't':
+            read_timeout(optarg, c, &e);
+            break;
+        case 'n':
+            s->no_wait = true;
+            break;
         case 'c':
-            *line = optarg;
+            c->command = optarg;
+            break;
+        case 'C':
+            c->complete = optarg;
             break;
         case 'm':
-            buf_init(&man, 0);
-            verb_man(&man);
-            fputs(man.p, stdout);
-            buf_done(&man);
+            print_man();
             return 0;
         case 'h':
-            usage(stdout);
+            usage();
             return 0;
         case 'V':
             printf("llmctl %s\n", LLMRACK_VERSION);
@@ -249,39 +182,68 @@ static int read_options(int argc, char **argv, struct session *s, const char **t
             fprintf(stderr, "llmctl --help lists the options\n");
             return err_exit(ERR_INVALID);
         }
+        if (e.code != ERR_OK) {
+            fprintf(stderr, "llmctl: %s\n", e.msg);
+            return err_exit(e.code);
+        }
     }
     return -1;
 }
 
+/* What Tab would offer at the end of the line, one a line. */
+static int complete(struct session *s, const char *line)
+{
+    struct nouns *n = nouns_new(s->wire);
+    struct line_words words = {.n = 0};
+    const char *part = strrchr(line, ' ') ? strrchr(line, ' ') + 1 : line;
+    char *before = xstrndup(line, (size_t)(part - line));
+
+    complete_line(before, part, nouns_get, n, &words);
+    for (int i = 0; i < words.n; i++)
+        puts(words.w[i]);
+    line_words_done(&words);
+    nouns_free(n);
+    free(before);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    struct session s = {0};
-    const char *target = NULL, *command = NULL;
-    char *line = NULL, *history = NULL;
+    struct session s = {.at = default_socket()};
+    struct choice c = {.command = NULL};
+    char *line = NULL;
     struct err e = {0};
-    int rc = read_options(argc, argv, &s, &target, &command);
+    int rc;
 
+    read_key(getenv("LLMCTL_KEY"), &c, &e);
+    unsetenv("LLMCTL_KEY");
+    if (e.code != ERR_OK)
+        goto fail;
+    rc = read_options(argc, argv, &s, &c);
     if (rc >= 0)
-        return rc;
-    if (wire_open(target ? target : default_socket(), &s.wire, &e) < 0) {
-        fprintf(stderr, "llmctl: %s\n", e.msg);
-        return err_exit(e.code);
-    }
-    if (!command && optind < argc)
-        command = line = join(argv + optind, argc - optind);
-    if (!command && isatty(STDIN_FILENO))
-        history = history_path();
-    line_open(history, complete, question);
-    if (command) {
-        rc = run_verb(&s, command, &e) < 0 ? err_exit(e.code) : 0;
-        if (rc)
-            fprintf(stderr, "llmctl: %s\n", e.msg);
-    } else {
-        rc = shell(&s);
-    }
-    line_close();
+        goto out;
+    s.timeout_ms = c.timeout_ms;
+    if (wire_open(
+            &(struct wire_target){
+                .at = s.at, .key = c.key, .ca = c.ca, .timeout_ms = c.timeout_ms},
+            &s.wire, &e) < 0)
+        goto fail;
+    if (!c.command && optind < argc)
+        c.command = line = words_join(argv + optind, argc - optind);
+    if (c.complete)
+        rc = complete(&s, c.complete);
+    else
+        rc = shell_run(&s, c.command);
+    goto out;
+
+fail:
+    fprintf(stderr, "llmctl: %s\n", e.msg);
+    rc = err_exit(e.code);
+out:
     wire_close(s.wire);
+    if (c.key)
+        explicit_bzero(c.key, strlen(c.key));
+    free(c.key);
     free(line);
-    free(history);
     return rc;
 }

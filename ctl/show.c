@@ -1,8 +1,4 @@
-/* ctl/show.c - views of verb.def over JSON replies.
- *
- * A view is a list of sections: "{A=a,B=b.c:fmt}" prints fields of the root as lines,
- * "key{A=a,..}" prints the array at key as a table. Absent and null values print as "-"
- * in tables and are left out among fields. */
+/* ctl/show.c - views over JSON replies. */
 #include "ctl/show.h"
 
 #include <inttypes.h>
@@ -11,22 +7,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "base/json.h"
 #include "base/mem.h"
 
-enum { COLS_MAX = 24, CELL_MAX = 256, ROWS_MAX = 10000 };
+enum { COLS_MAX = 24, CELL_MAX = 1024, ROWS_MAX = 10000, TITLE_MAX = 32 };
 
-struct column {
-    char title[32], path[64], fmt[12];
+struct field {
+    char title[TITLE_MAX], path[64], fmt[12];
 };
 
 struct section {
     char key[32];
+    bool optional; /* nothing when it is empty */
     int n;
-    struct column col[COLS_MAX];
+    struct field f[COLS_MAX];
 };
 
 void show_clean(char *s, const char *keep)
@@ -41,39 +38,31 @@ void show_clean(char *s, const char *keep)
     }
 }
 
-/* One section from *p on; false at the end of the view. */
-static bool next_section(const char **p, struct section *ret)
+/* "{A=a,..}" or "key?{A=a,..}" of n bytes. */
+static void read_section(const char *s, size_t n, struct section *ret)
 {
-    const char *s = *p, *open = strchr(s, '{'), *close = open ? strchr(open, '}') : NULL;
+    const char *open = memchr(s, '{', n), *end = s + n - 1;
+    size_t k = open ? (size_t)(open - s) : n;
 
     memset(ret, 0, sizeof(*ret));
-    if (*s == '@') {
-        size_t n = strcspn(s, ";");
+    ret->optional = k && s[k - 1] == '?';
+    snprintf(ret->key, sizeof(ret->key), "%.*s", (int)(k - ret->optional), s);
+    for (s = open ? open + 1 : end; s < end && ret->n < COLS_MAX;) {
+        struct field *f = &ret->f[ret->n++];
+        size_t len = strcspn(s, ",}"), eq = strcspn(s, "="), colon = eq + 1;
 
-        snprintf(ret->key, sizeof(ret->key), "%.*s", (int)n, s);
-        *p = s + n + (s[n] == ';');
-        return true;
-    }
-    if (!close)
-        return false;
-    snprintf(ret->key, sizeof(ret->key), "%.*s", (int)(open - s), s);
-    for (s = open + 1; s < close && ret->n < COLS_MAX;) {
-        struct column *c = &ret->col[ret->n++];
-        size_t n = strcspn(s, ",}"), eq = strcspn(s, "="), colon = eq + 1;
-
-        while (colon < n && s[colon] != ':')
+        while (colon < len && s[colon] != ':')
             colon++;
-        snprintf(c->title, sizeof(c->title), "%.*s", (int)eq, s);
-        snprintf(c->path, sizeof(c->path), "%.*s", (int)(colon - eq - 1), s + eq + 1);
-        if (colon < n)
-            snprintf(c->fmt, sizeof(c->fmt), "%.*s", (int)(n - colon - 1), s + colon + 1);
-        s += n + 1;
+        snprintf(f->title, sizeof(f->title), "%.*s", (int)eq, s);
+        snprintf(f->path, sizeof(f->path), "%.*s", (int)(colon - eq - 1), s + eq + 1);
+        if (colon < len)
+            snprintf(f->fmt, sizeof(f->fmt), "%.*s", (int)(len - colon - 1),
+                     s + colon + 1);
+        s += len + 1;
     }
-    *p = close[1] == ';' ? close + 2 : close + 1;
-    return true;
 }
 
-static const json_t *look_up(const json_t *obj, const char *path)
+const json_t *show_member(const json_t *obj, const char *path)
 {
     char part[64];
 
@@ -99,6 +88,17 @@ static void scaled(double v, double step, const char *const *units, char *out, s
     snprintf(out, cap, u ? "%.1f%s" : "%.0f%s", v, units[u]);
 }
 
+/* Unix ms as local time. */
+static void format_time(int64_t ms, char *out, size_t cap)
+{
+    time_t t = (time_t)(ms / 1000);
+    struct tm tm;
+
+    out[0] = '\0';
+    if (ms > 0 && localtime_r(&t, &tm))
+        strftime(out, cap, "%Y-%m-%d %H:%M:%S", &tm);
+}
+
 static void format_number(const json_t *v, const char *fmt, char *out, size_t cap)
 {
     static const char *const bytes[] = {" B", " KiB", " MiB", " GiB", " TiB", NULL};
@@ -122,161 +122,298 @@ static void format_number(const json_t *v, const char *fmt, char *out, size_t ca
                  (int)d % 60);
     else if (!strcmp(fmt, "s"))
         snprintf(out, cap, "%.0f s", d);
+    else if (!strcmp(fmt, "time"))
+        format_time((int64_t)d, out, cap);
     else if (json_is_integer(v))
         snprintf(out, cap, "%" PRId64, (int64_t)json_integer_value(v));
     else
         snprintf(out, cap, "%.4g", d);
 }
 
-/* The text of a value; returns false when there is none. */
-static bool cell(const json_t *obj, const struct column *c, char *out, size_t cap)
+/* ["a", "b"] -> "a, b" */
+static void join(const json_t *v, char *out, size_t cap)
 {
-    const json_t *v = look_up(obj, c->path);
+    size_t len = 0;
 
+    for (size_t i = 0; i < json_array_size(v) && len < cap; i++) {
+        char one[128];
+
+        show_value(json_array_get(v, i), "", one, sizeof(one));
+        len += (size_t)snprintf(out + len, cap - len, "%s%s", i ? ", " : "", one);
+    }
+}
+
+void show_value(const json_t *v, const char *fmt, char *out, size_t cap)
+{
     out[0] = '\0';
     if (json_is_string(v))
         snprintf(out, cap, "%s", json_string_value(v));
-    else if (json_is_boolean(v))
+    else if (json_is_boolean(v) && (json_is_true(v) || strcmp(fmt, "on") != 0))
         snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no");
     else if (json_is_number(v) && json_number_value(v) >= 0)
-        format_number(v, c->fmt, out, cap);
-    else if (json_is_number(v) && !c->fmt[0])
+        format_number(v, fmt, out, cap);
+    else if (json_is_number(v) && !fmt[0])
         format_number(v, "", out, cap);
+    else if (json_is_array(v))
+        join(v, out, cap);
     show_clean(out, "");
-    return out[0] != '\0';
 }
 
-static void show_fields(const json_t *root, const struct section *s, struct buf *out)
+static enum hue hue_of(const struct field *f, const json_t *v, const char *text)
+{
+    if (!strcmp(f->fmt, "state"))
+        return hue_of_state(text);
+    if (!strcmp(f->fmt, "on"))
+        return HUE_WARN;
+    if (!strcmp(f->fmt, "bad") && json_number_value(v) > 0)
+        return HUE_BAD;
+    return HUE_PLAIN;
+}
+
+static void show_fields(const json_t *root, const struct section *s,
+                        const struct show_style *st, struct buf *out)
 {
     char text[CELL_MAX];
     int wide = 0;
 
-    for (int i = 0; i < s->n; i++)
-        if (cell(root, &s->col[i], text, sizeof(text)) &&
-            (int)strlen(s->col[i].title) > wide)
-            wide = (int)strlen(s->col[i].title);
-    for (int i = 0; i < s->n; i++)
-        if (cell(root, &s->col[i], text, sizeof(text)))
-            buf_printf(out, "%-*s  %s\n", wide, s->col[i].title, text);
+    for (int i = 0; i < s->n; i++) {
+        show_value(show_member(root, s->f[i].path), s->f[i].fmt, text, sizeof(text));
+        if (text[0] && text_columns(s->f[i].title) > wide)
+            wide = text_columns(s->f[i].title);
+    }
+    for (int i = 0; i < s->n; i++) {
+        const json_t *v = show_member(root, s->f[i].path);
+        enum hue hue;
+
+        show_value(v, s->f[i].fmt, text, sizeof(text));
+        if (!text[0])
+            continue;
+        hue = hue_of(&s->f[i], v, text);
+        buf_printf(out, "%-*s  %s%s%s\n", wide, s->f[i].title, hue_begin(st, hue), text,
+                   hue ? hue_end(st) : "");
+    }
+}
+
+static enum hue hue_of_diff(const char *line)
+{
+    if (*line == '+' && strncmp(line, "+++", 3) != 0)
+        return HUE_GOOD;
+    if (*line == '-' && strncmp(line, "---", 3) != 0)
+        return HUE_BAD;
+    return *line == '@' ? HUE_DIM : HUE_PLAIN;
 }
 
 /* Lines that the daemon made, with its tabs. */
-static void show_text(const json_t *v, struct buf *out)
+static void show_text(const json_t *v, bool diff, const struct show_style *st,
+                      struct buf *out)
 {
-    const char *p = json_string_value(v);
-    char *copy = xstrdup(p ? p : "");
+    const char *text = json_string_value(v);
+    char *copy = xstrdup(text ? text : "");
 
     show_clean(copy, "\n\t");
-    buf_puts(out, copy);
-    if (out->len && out->p[out->len - 1] != '\n')
-        buf_putc(out, '\n');
+    for (char *p = copy; *p;) {
+        size_t n = strcspn(p, "\n");
+        enum hue hue = diff ? hue_of_diff(p) : HUE_PLAIN;
+
+        buf_printf(out, "%s%.*s%s\n", hue_begin(st, hue), (int)n, p,
+                   hue ? hue_end(st) : "");
+        p += n + (p[n] == '\n');
+    }
     free(copy);
 }
 
-/* Columns that show when printing: those with a value in some row. */
-static void measure(const json_t *rows, const struct section *s, int *width)
+/* A column is of numbers when its first value is one. */
+static bool of_numbers(const json_t *rows, const char *path)
 {
+    for (size_t r = 0; r < json_array_size(rows); r++) {
+        const json_t *v = show_member(json_array_get(rows, r), path);
+
+        if (v)
+            return json_is_number(v);
+    }
+    return false;
+}
+
+static unsigned flags_of(const struct field *f, const json_t *rows)
+{
+    if (!strcmp(f->fmt, "time"))
+        return TABLE_WHOLE;
+    if (!strcmp(f->fmt, "state"))
+        return TABLE_STATE;
+    if (!strcmp(f->fmt, "wrap"))
+        return TABLE_WRAP;
+    return of_numbers(rows, f->path) ? TABLE_RIGHT : 0;
+}
+
+static void show_table(const json_t *rows, const struct section *s,
+                       const struct show_style *st, struct buf *out)
+{
+    size_t n = json_array_size(rows);
     char text[CELL_MAX];
+    struct table *t;
 
-    for (int c = 0; c < s->n; c++)
-        width[c] = 0;
-    for (size_t r = 0; r < json_array_size(rows); r++)
-        for (int c = 0; c < s->n; c++)
-            if (cell(json_array_get(rows, r), &s->col[c], text, sizeof(text)) &&
-                (int)strlen(text) > width[c])
-                width[c] = (int)strlen(text);
-    for (int c = 0; c < s->n; c++)
-        if (width[c] && (int)strlen(s->col[c].title) > width[c])
-            width[c] = (int)strlen(s->col[c].title);
-}
-
-/* Narrow the widest column until the row fits. */
-static void fit(int *width, int n, int total)
-{
-    for (;;) {
-        int sum = 0, widest = 0;
-
-        for (int c = 0; c < n; c++) {
-            sum += width[c] ? width[c] + 2 : 0;
-            if (width[c] > width[widest])
-                widest = c;
-        }
-        if (!total || sum - 2 <= total || width[widest] <= 8)
-            return;
-        width[widest]--;
+    if (n == 0) {
+        if (!s->optional)
+            buf_printf(out, "no %s\n", s->key);
+        return;
     }
+    t = table_new(s->n);
+    for (int c = 0; c < s->n; c++)
+        table_column(t, c, s->f[c].title, flags_of(&s->f[c], rows));
+    for (size_t r = 0; r < n && r < ROWS_MAX; r++)
+        for (int c = 0; c < s->n; c++) {
+            show_value(show_member(json_array_get(rows, r), s->f[c].path), s->f[c].fmt,
+                       text, sizeof(text));
+            table_cell(t, text);
+        }
+    table_print(t, st, out);
+    table_free(t);
+    if (n > ROWS_MAX)
+        buf_printf(out, "(%d of %zu)\n", ROWS_MAX, n);
 }
 
-/* One line; a text cut short ends in '~', numbers stand to the right. */
-static void put_row(struct buf *out, char (*text)[CELL_MAX], const bool *right,
-                    const int *width, int n)
+/* An array of objects whose members nobody named: a column for each of the first. */
+static void rest_table(const char *key, const json_t *rows, const struct show_style *st,
+                       struct buf *out)
 {
-    size_t start = out->len;
+    struct section s = {.n = 0};
+    const char *name;
+    json_t *v;
 
-    for (int c = 0; c < n; c++) {
-        if (!width[c])
+    snprintf(s.key, sizeof(s.key), "%s", key);
+    json_object_foreach(json_array_get(rows, 0), name, v)
+    {
+        struct field *f = &s.f[s.n];
+
+        if (s.n == COLS_MAX || json_is_object(v))
             continue;
-        if ((int)strlen(text[c]) > width[c]) {
-            text[c][width[c] - 1] = '~';
-            text[c][width[c]] = '\0';
-        }
-        buf_printf(out, right[c] ? "%*s  " : "%-*s  ", width[c], text[c]);
+        s.n++;
+        snprintf(f->path, sizeof(f->path), "%s", name);
+        for (size_t i = 0; name[i] && i + 1 < sizeof(f->title); i++)
+            f->title[i] = (char)(name[i] == '_' ? ' ' : name[i] & ~0x20);
     }
-    while (out->len > start && out->p[out->len - 1] == ' ')
-        out->len--;
+    if (s.n)
+        show_table(rows, &s, st, out);
+}
+
+/* Scalars first, as lines named by their way; then the tables. */
+static void show_rest(const json_t *root, const char *prefix, struct table *fields,
+                      const struct show_style *st, struct buf *tables)
+{
+    const char *key;
+    json_t *v;
+
+    json_object_foreach((json_t *)root, key, v)
+    {
+        char *name = xasprintf("%s%s%s", prefix, *prefix ? "." : "", key);
+        char text[CELL_MAX];
+
+        if (json_is_object(v)) {
+            show_rest(v, name, fields, st, tables);
+        } else if (json_is_array(v) && json_is_object(json_array_get(v, 0))) {
+            buf_putc(tables, '\n');
+            rest_table(name, v, st, tables);
+        } else {
+            show_value(v, "", text, sizeof(text));
+            show_clean(name, "");
+            table_cell(fields, name);
+            table_cell(fields, text);
+        }
+        free(name);
+    }
+}
+
+static void show_all(const json_t *root, const struct show_style *st, struct buf *out)
+{
+    struct table *t = table_new(2);
+    struct buf tables;
+
+    buf_init(&tables, 0);
+    table_column(t, 0, "NAME", TABLE_WHOLE);
+    table_column(t, 1, "VALUE", TABLE_WRAP);
+    show_rest(root, "", t, st, &tables);
+    table_print(t, st, out);
+    buf_add(out, tables.p ? tables.p : "", tables.len);
+    buf_done(&tables);
+    table_free(t);
+}
+
+/* "revision {revision} is {state}" */
+static void show_words(const json_t *root, const char *s, size_t n, struct buf *out)
+{
+    char path[64], text[CELL_MAX];
+
+    for (const char *end = s + n; s < end;) {
+        size_t k = strcspn(s, "{");
+
+        if (s + k > end)
+            k = (size_t)(end - s);
+        buf_add(out, s, k);
+        s += k;
+        if (s >= end)
+            break;
+        k = strcspn(s, "}");
+        snprintf(path, sizeof(path), "%.*s", (int)k - 1, s + 1);
+        show_value(show_member(root, path), "", text, sizeof(text));
+        buf_puts(out, text[0] ? text : "?");
+        s += k + 1;
+    }
     buf_putc(out, '\n');
 }
 
-static void show_table(const json_t *rows, const struct section *s, int total,
-                       struct buf *out)
+static void show_section(const json_t *root, const char *view, size_t n,
+                         const struct show_style *st, struct buf *out)
 {
-    char(*text)[CELL_MAX] = xcalloc(COLS_MAX, sizeof(*text));
-    bool right[COLS_MAX] = {false};
-    int width[COLS_MAX];
-    size_t n = json_array_size(rows);
+    struct section s;
 
-    if (n == 0) {
-        buf_printf(out, "no %s\n", s->key);
-        free(text);
+    if (*view == '=') {
+        show_words(root, view + 1, n - 1, out);
         return;
     }
-    measure(rows, s, width);
-    fit(width, s->n, total);
-    for (int c = 0; c < s->n; c++) {
-        right[c] = json_is_number(look_up(json_array_get(rows, 0), s->col[c].path));
-        snprintf(text[c], CELL_MAX, "%s", s->col[c].title);
+    if (n == 5 && !memcmp(view, "@rest", n)) {
+        show_all(root, st, out);
+        return;
     }
-    put_row(out, text, right, width, s->n);
-    for (size_t r = 0; r < n && r < ROWS_MAX; r++) {
-        for (int c = 0; c < s->n; c++)
-            if (!cell(json_array_get(rows, r), &s->col[c], text[c], CELL_MAX))
-                strcpy(text[c], "-");
-        put_row(out, text, right, width, s->n);
+    if (*view == '@') {
+        size_t k = strcspn(view, ":;");
+        char key[32];
+
+        snprintf(key, sizeof(key), "%.*s", (int)k - 1, view + 1);
+        show_text(json_object_get(root, key), k < n, st, out);
+        return;
     }
-    free(text);
+    read_section(view, n, &s);
+    if (s.key[0])
+        show_table(json_object_get(root, s.key), &s, st, out);
+    else
+        show_fields(root, &s, st, out);
 }
 
-int show_render(const char *json, size_t n, const char *view, int width, struct buf *out,
-                struct err *e)
+void show_json(const json_t *root, const char *view, const struct show_style *st,
+               struct buf *out)
+{
+    while (*view) {
+        size_t n = strcspn(view, ";"), before = out->len;
+        struct buf one;
+
+        buf_init(&one, 0);
+        show_section(root, view, n, st, &one);
+        if (one.len)
+            buf_printf(out, "%s%s", before ? "\n" : "", one.p);
+        buf_done(&one);
+        view += n + (view[n] == ';');
+    }
+}
+
+int show_render(const char *json, size_t n, const char *view, const struct show_style *st,
+                struct buf *out, struct err *e)
 {
     static const struct js_limits lim = {64 << 20, 32};
-    struct section s;
     json_t *root;
-    bool first = true;
 
     if (js_parse(json, n, &lim, &root, e) < 0)
         return err_wrap(e, "the daemon's answer");
-    while (next_section(&view, &s)) {
-        if (!first)
-            buf_putc(out, '\n');
-        first = false;
-        if (s.key[0] == '@')
-            show_text(json_object_get(root, s.key + 1), out);
-        else if (s.key[0])
-            show_table(json_object_get(root, s.key), &s, width, out);
-        else
-            show_fields(root, &s, out);
-    }
+    show_json(root, view, st, out);
     json_decref(root);
     return 0;
 }

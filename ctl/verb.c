@@ -7,19 +7,30 @@
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "ctl/args.h"
 
-static const struct verb verbs[VERB_COUNT] = {
-#define VERB(id, words, args, help, path, view)                                          \
-    {VERB_##id, words, args, help, path, view},
+/* In the order of the file; a row without words is the heading `help`. */
+static const struct verb rows[] = {
+#define GROUP(text) {.help = text},
+#define VERB(id, words, args, scope, ask, run, method, path, body, view, help)           \
+    {VERB_##id, words, args, scope, ask, method, path, body, view, help},
 #include "ctl/verb.def"
 #undef VERB
 };
+enum { N_ROWS = sizeof(rows) / sizeof(rows[0]), WORD_MAX = 32, HELP_COLUMN = 36 };
 
-const struct verb *verb_at(int i) { return &verbs[i]; }
+const struct verb *verb_at(enum verb_id id)
+{
+    for (int i = 0; i < N_ROWS; i++)
+        if (rows[i].words && rows[i].id == id)
+            return &rows[i];
+    return NULL;
+}
 
 /* Next word of *p: its start, with *ret_n its length (0 at the end). */
 static const char *next_word(const char **p, size_t *ret_n)
@@ -35,82 +46,119 @@ static const char *next_word(const char **p, size_t *ret_n)
     return w;
 }
 
-/* How well line matches v: -1 not, else the count of exact words; *ret_rest as above. */
-static int match_one(const struct verb *v, const char *line, const char **ret_rest)
+/* How v's words meet w's: *ret_n words of w fit, *ret_exact of them exactly; true when v
+ * has no word left. */
+static bool meet(const struct verb *v, const struct words *w, int *ret_n, int *ret_exact)
 {
-    const char *vp = v->words, *lp = line;
-    int exact = 0;
+    const char *vp = v->words;
 
-    for (;;) {
+    *ret_exact = 0;
+    for (*ret_n = 0;; (*ret_n)++) {
         size_t vn, ln;
-        const char *vw = next_word(&vp, &vn), *lw;
+        const char *vw = next_word(&vp, &vn);
 
         if (vn == 0)
-            break;
-        lw = next_word(&lp, &ln);
-        if (ln == 0 || ln > vn || strncmp(vw, lw, ln) != 0)
-            return -1;
-        exact += ln == vn;
+            return true;
+        ln = *ret_n < w->n ? strlen(w->w[*ret_n]) : 0;
+        if (ln == 0 || ln > vn || strncmp(vw, w->w[*ret_n], ln) != 0)
+            return false;
+        *ret_exact += ln == vn;
     }
-    while (isspace((unsigned char)*lp))
-        lp++;
-    *ret_rest = lp;
-    return exact;
 }
 
-const struct verb *verb_match(const char *line, const char **ret_rest, struct err *e)
+/* The words that may follow those of w: "check, commit, confirm". */
+static void followers(const struct words *w, struct buf *out)
+{
+    char word[WORD_MAX];
+
+    for (int i = 0; verb_complete(w, "", i, word, sizeof(word)); i++)
+        buf_printf(out, "%s%s", out->len ? ", " : "", word);
+}
+
+static const struct verb *no_match(const struct words *w, struct err *e)
+{
+    struct buf next, line;
+
+    buf_init(&next, 400);
+    buf_init(&line, 100);
+    for (int i = 0; i < w->n; i++)
+        buf_printf(&line, "%s%s", i ? " " : "", w->w[i]);
+    if (w->n)
+        followers(w, &next);
+    if (next.len)
+        err_set(e, ERR_INVALID, "'%s' goes on with: %s", line.p, next.p);
+    else
+        err_set(e, ERR_INVALID, "no verb fits '%s'; help lists them",
+                line.p ? line.p : "");
+    buf_done(&next);
+    buf_done(&line);
+    return NULL;
+}
+
+const struct verb *verb_match(const struct words *w, int *ret_n, struct err *e)
 {
     const struct verb *best = NULL;
-    int best_exact = -1, ties = 0;
-    char names[256] = "";
+    int best_n = 0, best_exact = -1, ties = 0;
+    struct buf names;
 
-    for (int i = 0; i < VERB_COUNT; i++) {
-        const char *rest;
-        int exact = match_one(&verbs[i], line, &rest);
+    buf_init(&names, 400);
+    for (int i = 0; i < N_ROWS; i++) {
+        int n, exact;
 
-        if (exact < 0 || exact < best_exact)
+        if (!rows[i].words || !meet(&rows[i], w, &n, &exact) || n < best_n ||
+            (n == best_n && exact < best_exact))
             continue;
-        if (exact > best_exact) {
+        if (n > best_n || exact > best_exact) {
             ties = 0;
-            names[0] = '\0';
+            buf_clear(&names);
         }
+        best_n = n;
         best_exact = exact;
-        best = &verbs[i];
-        *ret_rest = rest;
-        snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s'%s'",
-                 ties++ ? ", " : "", verbs[i].words);
+        best = &rows[i];
+        buf_printf(&names, "%s'%s'", ties++ ? ", " : "", best->words);
     }
-    if (!best) {
-        err_set(e, ERR_INVALID, "no verb fits '%s'; help lists them", line);
-        return NULL;
+    if (!best)
+        no_match(w, e);
+    else if (ties > 1) {
+        err_set(e, ERR_INVALID, "'%s' may mean %s", w->line, names.p);
+        best = NULL;
     }
-    if (ties > 1) {
-        err_set(e, ERR_INVALID, "'%s' may mean %s", line, names);
-        return NULL;
-    }
-    if (!best->args[0] && **ret_rest) {
-        err_set(e, ERR_INVALID, "'%s' takes no argument, found '%s'", best->words,
-                *ret_rest);
-        return NULL;
-    }
+    buf_done(&names);
+    *ret_n = best_n;
     return best;
 }
 
-const char *verb_complete(const char *before, const char *part, int i, char *word,
+/* The word of v that stands after all of w, when they fit; exact: no beginnings before
+ * it where an exact word exists. */
+static const char *word_after(const struct verb *v, const struct words *w, size_t *ret_n)
+{
+    const char *vp = v->words;
+
+    for (int k = 0; k <= w->n; k++) {
+        const char *vw = next_word(&vp, ret_n);
+
+        if (*ret_n == 0)
+            return NULL;
+        if (k == w->n)
+            return vw;
+        if (strlen(w->w[k]) > *ret_n || strncmp(vw, w->w[k], strlen(w->w[k])) != 0)
+            return NULL;
+    }
+    return NULL;
+}
+
+const char *verb_complete(const struct words *w, const char *part, int i, char *word,
                           size_t cap)
 {
-    char seen[VERB_COUNT][32];
+    char seen[N_ROWS][WORD_MAX];
     int n_seen = 0;
 
-    for (int k = 0; k < VERB_COUNT; k++) {
-        const char *vp = verbs[k].words, *lp = before;
-        size_t vn, ln;
-        const char *vw = next_word(&vp, &vn), *lw = next_word(&lp, &ln);
-        bool fits = true, dup = false;
+    for (int k = 0; k < N_ROWS; k++) {
+        size_t vn = 0;
+        const char *vw = rows[k].words ? word_after(&rows[k], w, &vn) : NULL;
+        bool dup = false;
 
-        for (; ln > 0 && fits; lw = next_word(&lp, &ln), vw = next_word(&vp, &vn))
-            fits = vn >= ln && strncmp(vw, lw, ln) == 0;
-        if (!fits || vn == 0 || vn < strlen(part) || vn >= sizeof(seen[0]) ||
+        if (!vw || vn < strlen(part) || vn >= WORD_MAX ||
             strncmp(vw, part, strlen(part)) != 0)
             continue;
         for (int d = 0; d < n_seen; d++)
@@ -129,37 +177,141 @@ const char *verb_complete(const char *before, const char *part, int i, char *wor
 }
 
 /* Whether what is typed so far may still become v. */
-static bool may_become(const struct verb *v, const char *line)
+static bool may_become(const struct verb *v, const struct words *w)
 {
-    const char *vp = v->words, *lp = line;
-    size_t vn, ln;
+    const char *vp = v->words;
 
-    for (const char *lw = next_word(&lp, &ln); ln > 0; lw = next_word(&lp, &ln)) {
+    for (int k = 0; k < w->n; k++) {
+        size_t vn;
         const char *vw = next_word(&vp, &vn);
 
         if (vn == 0)
             return v->args[0] != '\0';
-        if (vn < ln || strncmp(vw, lw, ln) != 0)
+        if (vn < strlen(w->w[k]) || strncmp(vw, w->w[k], strlen(w->w[k])) != 0)
             return false;
     }
     return true;
 }
 
-void verb_help(const char *line, struct buf *out)
+/* text from column `at` on, broken at spaces so that lines end by `width`; the cursor
+ * stands in column `from`. */
+static void put_wrapped(struct buf *out, const char *text, int from, int at, int width)
 {
-    for (int i = 0; i < VERB_COUNT; i++) {
-        char left[64];
+    int col = from;
 
-        if (!may_become(&verbs[i], line))
+    if (from >= at - 1 && from > 0) {
+        buf_putc(out, '\n');
+        col = 0;
+    }
+    buf_printf(out, "%*s", at - col, "");
+    col = at;
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+
+        if (width && col > at && col + n > width) {
+            while (out->len && out->p[out->len - 1] == ' ')
+                out->len--;
+            buf_printf(out, "\n%*s", at, "");
+            col = at;
+        }
+        buf_printf(out, "%.*s", n, text);
+        text += n;
+        col += n;
+        if (*text == ' ') {
+            buf_putc(out, ' ');
+            text++;
+            col++;
+        }
+    }
+    buf_putc(out, '\n');
+}
+
+static void put_usage(const struct verb *v, struct buf *out)
+{
+    buf_puts(out, v->words);
+    if (v->args[0]) {
+        buf_putc(out, ' ');
+        args_usage(v->args, out);
+    }
+}
+
+void verb_help(const struct words *w, int width, struct buf *out)
+{
+    const char *heading = NULL;
+    struct buf left;
+
+    buf_init(&left, 0);
+    for (int i = 0; i < N_ROWS; i++) {
+        if (!rows[i].words) {
+            heading = rows[i].help;
             continue;
-        snprintf(left, sizeof(left), "%s %s", verbs[i].words, verbs[i].args);
-        buf_printf(out, "  %-18s %s\n", left, verbs[i].help);
+        }
+        if (!may_become(&rows[i], w))
+            continue;
+        if (heading && w->n == 0)
+            buf_printf(out, "%s%s\n", out->len ? "\n" : "", heading);
+        heading = NULL;
+        buf_clear(&left);
+        put_usage(&rows[i], &left);
+        if (w->n == 0 &&
+            left.len > HELP_COLUMN - 3) { /* an overview: the rest by `help` */
+            buf_clear(&left);
+            buf_printf(&left, "%s ..", rows[i].words);
+        }
+        buf_printf(out, "  %s", left.p);
+        put_wrapped(out, rows[i].help, (int)left.len + 2, HELP_COLUMN, width);
+    }
+    buf_done(&left);
+}
+
+void verb_about(const struct verb *v, int width, struct buf *out)
+{
+    buf_puts(out, "  ");
+    put_usage(v, out);
+    buf_putc(out, '\n');
+    put_wrapped(out, v->help, 0, 2, width);
+    if (v->path[0])
+        buf_printf(out, "  REST: %s /api/v1/%s\n", v->method, v->path);
+    if (v->scope[0])
+        buf_printf(out, "  needs the scope %s%s\n", v->scope,
+                   v->ask[0] ? "; asks first, unless -y" : "");
+}
+
+/* Roff eats a leading dot and reads a dash as a hyphen. */
+static void put_roff(struct buf *out, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '-' || *s == '\\')
+            buf_putc(out, '\\');
+        buf_putc(out, *s == '"' ? '\'' : *s);
     }
 }
 
 void verb_man(struct buf *out)
 {
-    for (int i = 0; i < VERB_COUNT; i++)
-        buf_printf(out, ".TP\n.B %s %s\n%s.\n", verbs[i].words, verbs[i].args,
-                   verbs[i].help);
+    struct buf usage;
+
+    buf_init(&usage, 0);
+    for (int i = 0; i < N_ROWS; i++) {
+        if (!rows[i].words) {
+            buf_printf(out, ".SS %s\n", rows[i].help);
+            continue;
+        }
+        buf_clear(&usage);
+        args_usage(rows[i].args, &usage);
+        buf_puts(out, ".TP\n.B ");
+        put_roff(out, rows[i].words);
+        if (usage.len) {
+            buf_puts(out, " \\fR");
+            put_roff(out, usage.p);
+            buf_puts(out, "\\fP");
+        }
+        buf_putc(out, '\n');
+        put_roff(out, rows[i].help);
+        buf_puts(out, ".\n");
+        if (rows[i].scope[0] && strcmp(rows[i].scope, "read") != 0)
+            buf_printf(out, "Scope %s%s.\n", rows[i].scope,
+                       rows[i].ask[0] ? "; asks first" : "");
+    }
+    buf_done(&usage);
 }

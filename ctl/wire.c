@@ -1,24 +1,30 @@
 /* ctl/wire.c - REST calls through libcurl.
  *
- * One easy handle is reused, so the connection stays open between the verbs of a session.
- * The daemon's JSON error becomes a struct err whose exit code follows its status. */
+ * One easy handle is reused, so the connection stays open between the verbs of a session;
+ * a feed has its own. The daemon's JSON error becomes a struct err whose exit code
+ * follows its status. */
 #include "ctl/wire.h"
 
+#include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/select.h>
 
 #include <curl/curl.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
 
-enum { CALL_MS = 30000, CONNECT_MS = 3000, ANSWER_MAX = 64 << 20 };
+enum { CALL_MS = 30000, CONNECT_MS = 3000, SILENT_S = 120, ANSWER_MAX = 64 << 20 };
 
 struct wire {
     CURL *curl;
-    char *target;
+    char *at, *auth, *ca, *said;
+    int64_t timeout_ms;
     bool local; /* a UNIX socket */
 };
 
@@ -29,15 +35,27 @@ struct sink {
     void *arg;
     const volatile int *stop;
     CURL *curl;
+    int64_t last_us, seen; /* when bytes came last, and how many until then */
+    char event[32];        /* the kind of the data line that comes */
     bool ended;
 };
 
-int wire_open(const char *target, struct wire **ret, struct err *e)
+struct wire_feed {
+    CURLM *multi;
+    struct sink sink;
+    struct curl_slist *headers;
+    char *url;
+};
+
+int wire_open(const struct wire_target *t, struct wire **ret, struct err *e)
 {
     struct wire *w = xcalloc(1, sizeof(*w));
 
-    w->target = xstrdup(target);
-    w->local = strncmp(target, "http://", 7) != 0 && strncmp(target, "https://", 8) != 0;
+    w->at = xstrdup(t->at);
+    w->local = strncmp(t->at, "http://", 7) != 0 && strncmp(t->at, "https://", 8) != 0;
+    w->auth = t->key && !w->local ? xasprintf("Authorization: Bearer %s", t->key) : NULL;
+    w->ca = t->ca ? xstrdup(t->ca) : NULL;
+    w->timeout_ms = t->timeout_ms ? t->timeout_ms : CALL_MS;
     w->curl = curl_easy_init();
     if (!w->curl) {
         wire_close(w);
@@ -53,9 +71,16 @@ void wire_close(struct wire *w)
         return;
     if (w->curl)
         curl_easy_cleanup(w->curl);
-    free(w->target);
+    if (w->auth)
+        explicit_bzero(w->auth, strlen(w->auth));
+    free(w->auth);
+    free(w->ca);
+    free(w->at);
+    free(w->said);
     free(w);
 }
+
+const char *wire_said(const struct wire *w) { return w->said ? w->said : ""; }
 
 static void hand_on_lines(struct sink *s)
 {
@@ -67,7 +92,12 @@ static void hand_on_lines(struct sink *s)
         *nl = '\0';
         if (nl > s->body.p && nl[-1] == '\r')
             nl[-1] = '\0';
-        if (strncmp(s->body.p, "data: ", 6) == 0 && !s->fn(s->arg, s->body.p + 6))
+        if (!s->body.p[0])
+            s->event[0] = '\0'; /* the end of one event */
+        else if (strncmp(s->body.p, "event: ", 7) == 0)
+            snprintf(s->event, sizeof(s->event), "%s", s->body.p + 7);
+        else if (strncmp(s->body.p, "data: ", 6) == 0 &&
+                 !s->fn(s->arg, s->event, s->body.p + 6))
             s->ended = true;
         buf_shift(&s->body, n);
     }
@@ -87,11 +117,21 @@ static size_t on_bytes(char *p, size_t size, size_t n, void *arg)
     return s->ended ? 0 : size * n;
 }
 
-static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+/* Ends a stream that is stopped, or silent for too long (the daemon says something each
+ * 15 s). */
+static int on_progress(void *arg, curl_off_t total, curl_off_t now, curl_off_t up_total,
+                       curl_off_t up)
 {
-    const struct sink *s = arg;
+    struct sink *s = arg;
+    int64_t at = clock_now_us(clock_real());
 
-    (void)a, (void)b, (void)c, (void)d;
+    (void)total, (void)up_total, (void)up;
+    if (!s->last_us || now != s->seen) {
+        s->seen = now;
+        s->last_us = at;
+    }
+    if (s->fn && at - s->last_us > SILENT_S * INT64_C(1000000))
+        return 1;
     return s->stop && *s->stop;
 }
 
@@ -108,7 +148,7 @@ static enum err_code code_of_status(long status)
 }
 
 /* The sentence of a JSON error body, or the status alone. */
-static int fail_status(long status, const struct buf *body, struct err *e)
+static int fail_status(struct wire *w, long status, const struct buf *body, struct err *e)
 {
     static const struct js_limits lim = {1 << 20, 16};
     const char *msg = NULL;
@@ -118,82 +158,202 @@ static int fail_status(long status, const struct buf *body, struct err *e)
         msg =
             json_string_value(json_object_get(json_object_get(root, "error"), "message"));
     err_set(e, code_of_status(status), "%s", msg ? msg : "the daemon gave no reason");
-    if (!msg)
+    if (msg)
+        w->said = xstrdup(msg);
+    else
         err_wrap(e, "HTTP %ld", status);
     json_decref(root);
     return -1;
 }
 
-static int transfer(struct wire *w, const char *path, const char *body, struct sink *s,
-                    struct err *e)
+/* What every transfer has in common. The list of headers is the caller's to free, once
+ * the transfer has ended. */
+static struct curl_slist *set_up(const struct wire *w, CURL *curl, const char *url,
+                                 struct sink *s)
 {
     struct curl_slist *headers = NULL;
-    char *url = xasprintf("%s%s", w->local ? "http://localhost" : w->target, path);
+
+    s->curl = curl;
+    if (w->local)
+        curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, w->at);
+    else
+        curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    if (w->ca)
+        curl_easy_setopt(curl, CURLOPT_CAINFO, w->ca);
+    curl_easy_setopt(curl, CURLOPT_URL, url);
+    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(curl, CURLOPT_PROXY, "");
+    curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_bytes);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, s);
+    curl_easy_setopt(curl, CURLOPT_TCP_KEEPALIVE, 1L);
+    if (w->auth)
+        headers = curl_slist_append(headers, w->auth);
+    return headers;
+}
+
+static char *url_of(const struct wire *w, const char *path)
+{
+    return xasprintf("%s%s", w->local ? "http://localhost" : w->at, path);
+}
+
+static struct curl_slist *put_body(CURL *curl, const struct wire_request *r,
+                                   struct curl_slist *headers)
+{
+    char *type = xasprintf("Content-Type: %s", r->type ? r->type : "application/json");
+
+    headers = curl_slist_append(headers, type);
+    headers = curl_slist_append(headers, "Expect:");
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE,
+                     (curl_off_t)(r->n ? r->n : strlen(r->body)));
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, r->body);
+    free(type);
+    return headers;
+}
+
+static int outcome(struct wire *w, CURLcode rc, long status, const char *path,
+                   const struct sink *s, struct err *e)
+{
+    if (s->body.over)
+        return err_set(e, ERR_TOOBIG, "the answer of %s is over %d MiB", path,
+                       ANSWER_MAX >> 20);
+    if (rc == CURLE_ABORTED_BY_CALLBACK && !(s->stop && *s->stop))
+        return err_set(e, ERR_TIMEOUT, "no news for %d s", SILENT_S);
+    if (rc == CURLE_ABORTED_BY_CALLBACK)
+        return err_set(e, ERR_CANCELED, "stopped");
+    if (rc == CURLE_OPERATION_TIMEDOUT && status)
+        return err_set(e, ERR_TIMEOUT, "not done in time");
+    if (rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE)
+        return err_set(e, ERR_DENIED,
+                       "the certificate of %s is not trusted (%s); --ca FILE", w->at,
+                       curl_easy_strerror(rc));
+    if (rc != CURLE_OK && !s->ended)
+        return err_set(e, ERR_UNAVAIL, "no daemon answers at %s (%s)", w->at,
+                       curl_easy_strerror(rc));
+    return status >= 400 ? fail_status(w, status, &s->body, e) : 0;
+}
+
+static int transfer(struct wire *w, const struct wire_request *r, struct sink *s,
+                    int *ret_status, struct err *e)
+{
+    char *url = url_of(w, r->path);
+    struct curl_slist *headers;
+    int64_t ms = r->timeout_ms ? r->timeout_ms : s->fn ? 0 : w->timeout_ms;
     long status = 0;
     CURLcode rc;
 
+    free(w->said);
+    w->said = NULL;
     curl_easy_reset(w->curl);
-    s->curl = w->curl;
-    if (w->local)
-        curl_easy_setopt(w->curl, CURLOPT_UNIX_SOCKET_PATH, w->target);
-    curl_easy_setopt(w->curl, CURLOPT_URL, url);
-    curl_easy_setopt(w->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(w->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
-    curl_easy_setopt(w->curl, CURLOPT_WRITEFUNCTION, on_bytes);
-    curl_easy_setopt(w->curl, CURLOPT_WRITEDATA, s);
+    headers = set_up(w, w->curl, url, s);
     curl_easy_setopt(w->curl, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(w->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
     curl_easy_setopt(w->curl, CURLOPT_XFERINFODATA, s);
-    if (s->fn) { /* streams may last; two silent minutes end them */
-        curl_easy_setopt(w->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-        curl_easy_setopt(w->curl, CURLOPT_LOW_SPEED_TIME, 120L);
-    } else {
-        curl_easy_setopt(w->curl, CURLOPT_TIMEOUT_MS, (long)CALL_MS);
-    }
-    if (body) {
-        headers = curl_slist_append(headers, "Content-Type: application/json");
-        headers = curl_slist_append(headers, "Expect:");
-        curl_easy_setopt(w->curl, CURLOPT_HTTPHEADER, headers);
-        curl_easy_setopt(w->curl, CURLOPT_POSTFIELDS, body);
-    }
+    curl_easy_setopt(w->curl, CURLOPT_TIMEOUT_MS, (long)ms);
+    if (r->body)
+        headers = put_body(w->curl, r, headers);
+    curl_easy_setopt(w->curl, CURLOPT_CUSTOMREQUEST, r->method);
+    curl_easy_setopt(w->curl, CURLOPT_HTTPHEADER, headers);
     rc = curl_easy_perform(w->curl);
     curl_easy_getinfo(w->curl, CURLINFO_RESPONSE_CODE, &status);
     curl_slist_free_all(headers);
     free(url);
-
-    if (s->body.over)
-        return err_set(e, ERR_TOOBIG, "the answer of %s is over %d MiB", path,
-                       ANSWER_MAX >> 20);
-    if (rc == CURLE_ABORTED_BY_CALLBACK)
-        return err_set(e, ERR_CANCELED, "stopped");
-    if (rc != CURLE_OK && !s->ended)
-        return err_set(e, ERR_UNAVAIL, "no daemon answers at %s (%s)", w->target,
-                       curl_easy_strerror(rc));
-    return status >= 400 ? fail_status(status, &s->body, e) : 0;
+    if (ret_status)
+        *ret_status = (int)status;
+    return outcome(w, rc, status, r->path, s, e);
 }
 
-int wire_call(struct wire *w, const char *path, const char *body,
-              const volatile int *stop, struct buf *ret_body, struct err *e)
+int wire_call(struct wire *w, const struct wire_request *r, const volatile int *stop,
+              struct buf *ret_body, int *ret_status, struct err *e)
 {
     struct sink s = {.stop = stop};
     int rc;
 
     buf_init(&s.body, ANSWER_MAX);
-    rc = transfer(w, path, body, &s, e);
+    rc = transfer(w, r, &s, ret_status, e);
     if (rc == 0)
         buf_add(ret_body, s.body.p ? s.body.p : "", s.body.len);
     buf_done(&s.body);
     return rc;
 }
 
-int wire_stream(struct wire *w, const char *path, const char *body,
-                const volatile int *stop, wire_line_fn fn, void *arg, struct err *e)
+int wire_stream(struct wire *w, const struct wire_request *r, const volatile int *stop,
+                wire_line_fn fn, void *arg, struct err *e)
 {
     struct sink s = {.fn = fn, .arg = arg, .stop = stop};
     int rc;
 
     buf_init(&s.body, ANSWER_MAX);
-    rc = transfer(w, path, body, &s, e);
+    rc = transfer(w, r, &s, NULL, e);
     buf_done(&s.body);
     return rc;
+}
+
+/* ---- feeds ---- */
+
+struct wire_feed *wire_feed_open(struct wire *w, const char *path, wire_line_fn fn,
+                                 void *arg)
+{
+    struct wire_feed *f = xcalloc(1, sizeof(*f));
+    CURL *curl = curl_easy_init();
+
+    f->sink.fn = fn;
+    f->sink.arg = arg;
+    buf_init(&f->sink.body, ANSWER_MAX);
+    f->multi = curl_multi_init();
+    f->url = url_of(w, path);
+    if (!curl || !f->multi) {
+        wire_feed_close(f);
+        return NULL;
+    }
+    f->headers = set_up(w, curl, f->url, &f->sink);
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, f->headers);
+    curl_multi_add_handle(f->multi, curl);
+    if (wire_feed_work(f))
+        return f;
+    wire_feed_close(f);
+    return NULL;
+}
+
+void wire_feed_close(struct wire_feed *f)
+{
+    if (!f)
+        return;
+    if (f->sink.curl) {
+        curl_multi_remove_handle(f->multi, f->sink.curl);
+        curl_easy_cleanup(f->sink.curl);
+    }
+    if (f->multi)
+        curl_multi_cleanup(f->multi);
+    curl_slist_free_all(f->headers);
+    buf_done(&f->sink.body);
+    free(f->url);
+    free(f);
+}
+
+int wire_feed_fds(struct wire_feed *f, struct pollfd *ret, int max)
+{
+    fd_set in, out, odd;
+    int n = 0, top = -1;
+
+    FD_ZERO(&in);
+    FD_ZERO(&out);
+    FD_ZERO(&odd);
+    curl_multi_fdset(f->multi, &in, &out, &odd, &top);
+    for (int fd = 0; fd <= top && n < max; fd++) {
+        short events = (short)((FD_ISSET(fd, &in) ? POLLIN : 0) |
+                               (FD_ISSET(fd, &out) ? POLLOUT : 0));
+
+        if (events)
+            ret[n++] = (struct pollfd){.fd = fd, .events = events};
+    }
+    return n;
+}
+
+bool wire_feed_work(struct wire_feed *f)
+{
+    int running = 0;
+
+    curl_multi_perform(f->multi, &running);
+    return running > 0;
 }

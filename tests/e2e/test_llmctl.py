@@ -87,6 +87,11 @@ def test_ctrl_c_ends_a_call_that_hangs(tmp_path):
 
 # ---- in a terminal ----
 
+def plain(text):
+    """Without colours and other escapes."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
 class Terminal:
     """llmctl with a pty for its terminal; what it shows is gathered in .text."""
 
@@ -157,7 +162,7 @@ def test_keys(terminal):
     t.size(84)
     t.keys("\r")
     table = t.sees(re.compile("MODEL.*llmctl> ", re.S))
-    assert "~" in table and max(map(len, re.split("[\r\n]+", table))) <= 84
+    assert "~" in table and max(map(len, re.split("[\r\n]+", plain(table)))) <= 84
     t.keys("nonsense\r")
     t.sees("no verb fits 'nonsense'")
     t.keys("exit\r")
@@ -170,7 +175,7 @@ def test_chat_is_stopped_and_goes_on(terminal, rack):
     t.sees("you> ")
     t.keys("Write a very long story about the sea, with many chapters.\r")
     wait_for(lambda: rack.local("/api/v1/requests")["requests"])
-    t.sees(re.compile("sea.*([a-z]{3,} ){5}", re.S))
+    t.sees(re.compile("sea.*( [a-z]+){5}", re.S))
     t.keys("\x03")
     t.sees("[stopped]")
     t.sees("you> ")
