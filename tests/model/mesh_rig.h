@@ -131,9 +131,8 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
     if (r->rc < 0)
         return;
     forward_caps(model_info(m), &fc, &bc.caps);
-    if (r->rc == 0 &&
-        (backend_open(&bc, &b, &r->e) < 0 ||
-         forward_new(b, m, &fc, NULL, NULL, &f, &r->e) < 0 || mesh_steps(r, f) < 0) {
+    if (backend_open(&bc, &b, &r->e) < 0 ||
+        forward_new(b, m, &fc, NULL, NULL, &f, &r->e) < 0 || mesh_steps(r, f) < 0) {
         r->rc = -1;
         comm_abort(r->f, &r->e);
     }
