@@ -373,6 +373,7 @@ static int start_http(struct app *a, struct err *e)
         .version = LLMRACK_VERSION,
         .schema = store_schema_version(a->store),
         .start_us = a->start_us,
+        .state_dir = a->opts.state_dir,
         .models_dir = a->models_dir,
         .domain = a->domain,
         .loop = a->loop,

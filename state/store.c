@@ -246,16 +246,8 @@ struct store_journal *store_journal(struct store *s) { return &s->journal; }
 const char *store_dir(const struct store *s) { return s->dir; }
 const char *store_name(const struct store *s) { return s->file; }
 
-static int open_file(struct store *s, struct err *e)
+static int connect_file(struct store *s, struct err *e)
 {
-    int fd;
-
-    if (strcmp(s->file, ":memory:")) { /* SQLite would make it 0644 */
-        fd = open(s->file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        if (fd < 0)
-            return err_errno(e, ERR_IO, "state database '%s'", s->file);
-        close(fd);
-    }
     if (sqlite3_open_v2(s->file, &s->db, SQLITE_OPEN_READWRITE, NULL) != SQLITE_OK) {
         if (!s->db)
             return err_set(e, ERR_NOMEM, "no memory for the state database");
@@ -269,6 +261,37 @@ static int open_file(struct store *s, struct err *e)
                         "PRAGMA cell_size_check=ON;"
                         "PRAGMA journal_size_limit=16777216", /* a grown WAL shrinks */
                         e);
+}
+
+static int open_file(struct store *s, struct err *e)
+{
+    int fd;
+
+    if (strcmp(s->file, ":memory:")) { /* SQLite would make it 0644 */
+        fd = open(s->file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (fd < 0)
+            return err_errno(e, ERR_IO, "state database '%s'", s->file);
+        close(fd);
+    }
+    return connect_file(s, e);
+}
+
+/* Not by open_file: to close a descriptor of a file ends all locks that this process has
+ * on it, the store's own too. */
+int store_view(const struct store *of, struct store **ret, struct err *e)
+{
+    struct store *s = xcalloc(1, sizeof(*s));
+
+    s->lock_fd = -1;
+    s->dir = xstrdup(of->dir);
+    s->file = xstrdup(of->file);
+    s->version = of->version;
+    if (connect_file(s, e) < 0 || store_script(s, "PRAGMA query_only=ON; BEGIN", e) < 0) {
+        store_close(s);
+        return -1;
+    }
+    *ret = s;
+    return 0;
 }
 
 int store_attach(const char *path, struct store **ret, struct err *e)

@@ -34,6 +34,11 @@ void store_secret(const struct store *s, uint8_t ret[16]);
  * that is, the disk is full or nearly so. */
 bool store_tend(struct store *s);
 
+/* The state as it is at its first reading, by a connection of its own that another thread
+ * may use: for journal_verify, store_backup and store_restore, which take a while. Close
+ * it soon: while it is open the log of changes grows. Any thread, while `of` is open. */
+int store_view(const struct store *of, struct store **ret, struct err *e);
+
 /* A consistent, integrity-checked copy into a new file of mode 0600. */
 int store_backup(struct store *s, const char *path, struct err *e);
 /* The same into dir/backups, named by time; of those the newest keep stay. */

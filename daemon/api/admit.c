@@ -28,8 +28,8 @@ static const char *header(const struct conn *c, const char *name)
 
 int admit_too_big(const struct conn *c, struct err *e)
 {
-    return err_set(e, ERR_TOOBIG, "the request body is over the limit of %zu bytes",
-                   c->rules->max_body);
+    return err_set(e, ERR_TOOBIG, "the request body is over the limit of %llu bytes",
+                   (unsigned long long)conn_body_max(c));
 }
 
 static int check_names(struct conn *c, const char *method, const char *version,
@@ -118,7 +118,7 @@ int admit(struct conn *c, const char *method, const char *url, const char *versi
     if (check_rights(c, e) < 0 || query_read(c->mhd, c->route, &c->query, e) < 0)
         return -1;
     c->if_match = match ? xstrdup(match) : NULL;
-    if (length && strtoull(length, NULL, 10) > c->rules->max_body)
+    if (length && strtoull(length, NULL, 10) > conn_body_max(c))
         return admit_too_big(c, e);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* daemon/api/audit.c - what happened and what is wrong: the journal, its check, alarms.
+/* daemon/api/audit.c - what happened and what is wrong: the journal and the alarms.
  */
 #include <stdlib.h>
 
@@ -37,29 +37,6 @@ void control_journal(struct conn *c)
         reply_send(c, &r, 200);
     }
     free(rows);
-}
-
-/* A broken chain is an answer, not an error of this request. */
-void control_journal_verify(struct conn *c)
-{
-    struct store *s = handler_store(c);
-    int64_t rows = 0;
-    struct reply r;
-    struct err e;
-    int rc;
-
-    if (!s)
-        return;
-    rc = journal_verify(s, &rows, &e);
-    if (rc < 0 && e.code != ERR_CORRUPT) {
-        conn_answer_err(c, &e);
-        return;
-    }
-    reply_open(&r);
-    jw_kbool(&r.w, "whole", rc == 0);
-    jw_kint(&r.w, "rows", rows);
-    jw_kstr(&r.w, "fault", rc < 0 ? e.msg : NULL);
-    reply_send(c, &r, 200);
 }
 
 void control_alarms(struct conn *c)

@@ -10,6 +10,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -39,6 +41,7 @@ struct conn *conn_new(struct http *h, struct MHD_Connection *mhd, const struct l
     c->rules = http_rules(h);
     c->drain_max = DRAIN_BYTES;
     c->out_cap = CONN_OUT_CAP;
+    c->file = -1;
     c->start_us = clock_now_us(clock_real());
     atomic_init(&c->refs, 1);
     atomic_init(&c->cancel, false);
@@ -63,6 +66,9 @@ void conn_unref(struct conn *c)
     if (c->carry)
         c->carry_free(c->carry);
     conn_drop_body(c);
+    spool_done(&c->spool);
+    if (c->file >= 0)
+        close(c->file);
     buf_done(&c->answer);
     buf_done(&c->out);
     pthread_mutex_destroy(&c->lock);
@@ -73,6 +79,12 @@ void conn_unref(struct conn *c)
     rules_unref(c->rules);
     http_unref(c->h);
     free(c);
+}
+
+uint64_t conn_body_max(const struct conn *c)
+{
+    return c->route && !strncmp(c->route->request, "octets:", 7) ? SPOOL_MAX
+                                                                 : c->rules->max_body;
 }
 
 void conn_drop_body(struct conn *c)
@@ -153,6 +165,23 @@ void conn_answer(struct conn *c, int status, const char *content_type, struct bu
     pthread_mutex_lock(&c->lock);
     conn_answer_locked(c, status, content_type, body);
     pthread_mutex_unlock(&c->lock);
+}
+
+void conn_answer_file(struct conn *c, int fd, uint64_t size, const char *content_type)
+{
+    struct buf none;
+
+    buf_init(&none, 0);
+    pthread_mutex_lock(&c->lock);
+    if (!c->answered && !c->streaming && !c->finished) {
+        c->file = fd;
+        c->file_bytes = size;
+        conn_answer_locked(c, 200, content_type, &none);
+        fd = -1;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (fd >= 0)
+        close(fd);
 }
 
 void conn_answer_err(struct conn *c, const struct err *e)

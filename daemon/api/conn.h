@@ -22,6 +22,7 @@
 #include "daemon/api/access.h"
 #include "daemon/api/query.h"
 #include "daemon/api/route.h"
+#include "daemon/api/spool.h"
 
 struct MHD_Connection;
 struct http;
@@ -68,9 +69,10 @@ struct conn {
     size_t body_counted;           /* bytes of body on the server's account */
     struct err early;              /* answer after the body, when code is not OK */
     struct buf body;
-    void *carry; /* what a handler on a worker hands to its second half on the control
-                    thread; freed by carry_free at the latest with the request */
+    void *carry; /* what a handler hands to its second half on another thread; freed by
+                    carry_free (NULL: not) at the latest with the request */
     void (*carry_free)(void *carry);
+    struct spool spool; /* in its place where the route takes octets */
     int64_t start_us;   /* request complete at the socket */
     atomic_bool cancel; /* long work looks at it */
     atomic_bool owes;   /* a stream of its key, to be given back by conn_account */
@@ -87,6 +89,8 @@ struct conn {
     } header[CONN_HEADERS]; /* further ones of the answer */
     int n_headers;
     struct buf answer;
+    int file; /* the answer's bytes in its place, -1 none */
+    uint64_t file_bytes;
     struct buf out; /* frames not yet taken by the HTTP thread */
     size_t out_off, out_cap;
     int firsts; /* first tokens in out: time them when they are taken */
@@ -95,6 +99,7 @@ struct conn {
 
 struct conn *conn_new(struct http *h, struct MHD_Connection *mhd,
                       const struct link *link);
+uint64_t conn_body_max(const struct conn *c);
 void conn_drop_body(struct conn *c); /* parsed: give the memory back */
 struct conn *conn_ref(struct conn *c);
 void conn_unref(struct conn *c); /* NULL allowed */
@@ -111,6 +116,8 @@ void conn_wake(struct conn *c);
 /* Whole answers; the first wins. body is emptied. Any thread, lock not held. */
 void conn_answer(struct conn *c, int status, const char *content_type, struct buf *body);
 void conn_answer_err(struct conn *c, const struct err *e);
+/* size bytes of a file, which is closed later. */
+void conn_answer_file(struct conn *c, int fd, uint64_t size, const char *content_type);
 /* The same with the lock held. */
 void conn_answer_locked(struct conn *c, int status, const char *content_type,
                         struct buf *body);

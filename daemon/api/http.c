@@ -38,6 +38,7 @@
 #include "daemon/api/rules.h"
 #include "daemon/api/serve.h"
 #include "daemon/api/server.h"
+#include "daemon/api/spool.h"
 #include "daemon/api/tls.h"
 #include "daemon/api/upkeep.h"
 #include "daemon/api/watch.h"
@@ -280,6 +281,8 @@ int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page 
     struct http *h = http_alloc(cfg, r, page);
     int max;
 
+    if (cfg->state_dir)
+        spool_sweep(cfg->state_dir);
     if (fit_descriptors(h->rules, e) < 0 || upkeep_load(h, e) < 0 ||
         open_tcp(h, cfg->conf, e) < 0 || open_local(h, e) < 0)
         goto fail;

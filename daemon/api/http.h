@@ -40,6 +40,7 @@ struct http_cfg {
     const char *version;
     int schema; /* of the state store, for show version */
     int64_t start_us;
+    const char *state_dir;  /* for copies of the state; NULL in tests that have none */
     const char *models_dir; /* published shapes, for plan */
     struct domain *domain;  /* the rack; NULL in tests that have none */
     struct loop *loop;      /* the control thread's; NULL in tests: no ROUTE_CONTROL */

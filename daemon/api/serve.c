@@ -73,20 +73,33 @@ static void log_answer(const struct conn *c, int status)
               (double)(clock_now_us(clock_real()) - c->start_us) / 1000, c->req_id);
 }
 
-static enum MHD_Result queue_answer(struct conn *c)
+static struct MHD_Response *create_answer(struct conn *c)
 {
     struct MHD_Response *r;
-    enum MHD_Result ok;
     size_t n = c->answer.len;
-    char *body = buf_take(&c->answer);
+    char *body;
 
+    if (c->file >= 0) {
+        r = MHD_create_response_from_fd64(c->file_bytes, c->file);
+        c->file = r ? -1 : c->file; /* it closes it */
+        return r;
+    }
+    body = buf_take(&c->answer);
     r = MHD_create_response_from_buffer(n, body ? body : (char *)"",
                                         body ? MHD_RESPMEM_MUST_FREE
                                              : MHD_RESPMEM_PERSISTENT);
-    if (!r) {
+    if (!r)
         free(body);
+    return r;
+}
+
+static enum MHD_Result queue_answer(struct conn *c)
+{
+    struct MHD_Response *r = create_answer(c);
+    enum MHD_Result ok;
+
+    if (!r)
         return MHD_NO;
-    }
     if (c->content_type)
         MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, c->content_type);
     headers_add(r, c);
@@ -220,7 +233,22 @@ static enum MHD_Result begin(struct conn *c, const char *method, const char *url
 static void refuse_body(struct conn *c)
 {
     conn_drop_body(c);
+    spool_done(&c->spool);
     c->drop_body = true;
+}
+
+static enum MHD_Result spool_body(struct conn *c, const char *data, size_t n)
+{
+    struct http *h = c->h;
+
+    if (!h->cfg.state_dir)
+        err_set(&c->early, ERR_UNAVAIL, "this server keeps no state");
+    else if (!c->spool.path && spool_open(&c->spool, h->cfg.state_dir, &c->early) < 0)
+        ;
+    else if (spool_add(&c->spool, data, n, &c->early) == 0)
+        return MHD_YES;
+    refuse_body(c);
+    return MHD_YES;
 }
 
 static enum MHD_Result take_body(struct conn *c, const char *data, size_t n)
@@ -230,11 +258,13 @@ static enum MHD_Result take_body(struct conn *c, const char *data, size_t n)
     c->body_seen += n;
     if (c->drop_body)
         return c->body_seen <= c->drain_max ? MHD_YES : MHD_NO;
-    if (c->body_seen > c->rules->max_body) {
+    if (c->body_seen > conn_body_max(c)) {
         admit_too_big(c, &c->early);
         refuse_body(c);
         return MHD_YES;
     }
+    if (c->route && !strncmp(c->route->request, "octets:", 7))
+        return spool_body(c, data, n);
     if (atomic_fetch_add(&h->body_bytes, n) + n > c->rules->max_body * BODIES_HELD) {
         atomic_fetch_sub(&h->body_bytes, n);
         err_set(&c->early, ERR_UNAVAIL, "too many request bodies are being read");

@@ -398,6 +398,34 @@ static void the_reserve_is_kept(void **state)
     assert_int_equal(folder_size(in_dir("reserve")), 8 << 20);
 }
 
+/* A view is one moment: what is written meanwhile is not in it, and its work changes
+ * nothing of the store. */
+static void a_view_is_one_moment(void **state)
+{
+    struct store *v;
+    int64_t rows = 0;
+
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        ok(journal_add(st, "a", "w", "s", "ok", &e, "row %d", i));
+    ok(store_view(st, &v, &e));
+    ok(journal_verify(v, &rows, &e));
+    assert_int_equal(rows, 5);
+    ok(journal_add(st, "a", "w", "s", "ok", &e, "later"));
+    ok(journal_verify(v, &rows, &e));
+    assert_int_equal(rows, 5);
+    refused(journal_add(v, "a", "w", "s", "ok", &e, "through a view"), ERR_IO, "read");
+    ok(store_backup(v, in_dir("copy.db"), &e));
+    ok(store_restore(v, in_dir("copy.db"), &e));
+    store_close(v);
+    ok(journal_add(st, "a", "w", "s", "ok", &e, "after it"));
+    ok(journal_verify(st, &rows, &e));
+    assert_int_equal(rows, 7);
+    reopen(); /* takes the restored one: the five rows and the one that tells it */
+    ok(journal_verify(st, &rows, &e));
+    assert_int_equal(rows, 6);
+}
+
 static const struct CMUnitTest tests[] = {
     WITH_STORE(a_backup_is_a_whole_file),
     WITH_STORE(the_newest_backups_stay),
@@ -410,6 +438,7 @@ static const struct CMUnitTest tests[] = {
     WITH_STORE(recovery_takes_the_newest_good_one),
     WITH_STORE(recovery_without_a_backup_says_so),
     WITH_STORE(the_reserve_is_kept),
+    WITH_STORE(a_view_is_one_moment),
 };
 
 TEST_MAIN("backup", tests)
