@@ -134,7 +134,7 @@ $(FO)/%.o: %.c $(B)/rel/schema.h | $(B)/deps-check.ok
 	@mkdir -p $(@D)
 	$(Q)$(FUZZ_CC) -fsanitize=fuzzer-no-link $(INCS) -MMD -MP -c -o $@ $<
 $(B)/fuzz/libfuzz.a: $(patsubst %.c,$(FO)/%.o,$(BASE) kernels/dtype.c $(wildcard topo/*.c) $(SERVE) \
-	$(wildcard daemon/api/params.c daemon/api/params_*.c))
+	$(wildcard daemon/api/params.c daemon/api/params_*.c daemon/ctrl/conf.c daemon/ctrl/conf_*.c))
 	$(Q)rm -f $@ && ar rcs $@ $^
 $(B)/fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(B)/fuzz/libfuzz.a
 	$(Q)$(FUZZ_CC) -fsanitize=fuzzer $(INCS) -o $@ $^ -pthread $(LIBS)

@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "daemon/ctrl/conf_check.h"
 #include "daemon/ctrl/conf_rows.h"
+#include "daemon/ctrl/conf_set.h"
 #include "daemon/ctrl/conf_tree.h"
 
 struct box {
@@ -27,8 +28,8 @@ struct box {
 
 struct walk {
     struct box *box;
-    struct arena *scratch;
     struct conf_faults *faults;
+    struct conf_setter set;
 };
 
 struct conf *conf_ref(const struct conf *c)
@@ -64,90 +65,15 @@ const struct conf_model *conf_model(const struct conf *c, const char *name)
     return NULL;
 }
 
-/* ---- values ---- */
-
-/* A list of strings; faults with their places. */
-static void set_list(struct walk *w, const struct conf_row *r, const struct tree_node *v,
-                     const char *path, void *base)
-{
-    const char **list = arena_alloc(w->box->a, (size_t)(v->n_kids + 1) * sizeof(*list));
-    char msg[256];
-    int n = 0;
-
-    for (int i = 0; i < v->n_kids; i++) {
-        const struct tree_node *x = v->kids[i].value;
-
-        if (x->bad)
-            continue;
-        if (x->kind != TREE_SCALAR)
-            conf_fault(w->faults, x->from, path, "a text would be right in this list");
-        else if (conf_value_item(r, x->s, x->n, msg) < 0)
-            conf_fault(w->faults, x->from, path, "%s", msg);
-        else
-            list[n++] = arena_strndup(w->box->a, x->s, x->n);
-    }
-    *(const char ***)((char *)base + r->offset) = list;
-    *(int *)((char *)base + r->n_offset) = n;
-}
-
-static void set_value(struct walk *w, const struct conf_row *r, const struct tree_node *v,
-                      const char *path, void *base)
-{
-    char msg[256];
-
-    if (!r->def) /* given, so it is not missing, right or wrong */
-        *(const char **)((char *)base + r->offset) = "";
-    if (v->bad)
-        return;
-    if (tree_empty(v))
-        conf_fault(w->faults, v->from, path,
-                   r->kind == CONF_STR && r->def
-                       ? "no value; \"\" would be right for an empty text"
-                       : "no value");
-    else if (r->kind == CONF_LIST && v->kind == TREE_LIST)
-        set_list(w, r, v, path, base);
-    else if (v->kind != TREE_SCALAR)
-        conf_fault(w->faults, v->from, path, "a %s where a %s would be right",
-                   v->kind == TREE_MAP ? "map" : "list",
-                   r->kind == CONF_LIST ? "list of texts, e.g. [a, b]," : "single value");
-    else if (conf_value_read(r, v->s, v->n, v->quoted, base, w->box->a, msg) < 0)
-        conf_fault(w->faults, v->from, path, "%s", msg);
-}
-
-/* A value that stands alone: an override or a default. A list, or what is in quotes, is
- * YAML; else it is taken as it is. */
-static void set_text(struct walk *w, const struct conf_row *r, const char *text,
-                     const char *path, void *base)
-{
-    struct tree_node plain = {.kind = TREE_SCALAR, .s = (char *)text}, *v = &plain;
-
-    plain.n = strlen(text);
-    if (r->kind == CONF_LIST || *text == '"' || *text == '\'') {
-        struct conf_faults *own = xcalloc(1, sizeof(*own));
-
-        if (tree_parse(text, plain.n, w->scratch, &v, own) < 0 || own->n || !v) {
-            conf_fault(w->faults, (struct conf_pos){0}, path, "%s",
-                       own->n ? own->v[0].msg : "no value");
-            free(own);
-            return;
-        }
-        free(own);
-        v->from = (struct conf_pos){0};
-        for (int i = 0; i < v->n_kids; i++)
-            v->kids[i].value->from = v->from;
-    }
-    plain.quoted = plain.n == 0; /* an empty text that was meant */
-    set_value(w, r, v, path, base);
-}
+/* ---- names ---- */
 
 static void set_defaults(struct walk *w, enum conf_group g, void *base)
 {
     for (int i = 0; i < n_conf_rows; i++)
         if (conf_row_group(&conf_rows[i]) == g && conf_rows[i].def)
-            set_text(w, &conf_rows[i], conf_rows[i].def, conf_rows[i].path, base);
+            conf_set_text(&w->set, &conf_rows[i], conf_rows[i].def, conf_rows[i].path,
+                          base);
 }
-
-/* ---- names ---- */
 
 /* The entry of a name, made with its defaults when it is new; NULL: there are too many.
  */
@@ -257,7 +183,7 @@ static void walk_map(struct walk *w, const struct tree_node *map, const char *pa
         snprintf(next, sizeof(next), "%s%s%s", pattern, *pattern ? "." : "", key->s);
         r = strchr(key->s, '.') ? NULL : conf_row_find(next);
         if (r)
-            set_value(w, r, v, here, base);
+            conf_set_node(&w->set, r, v, here, base);
         else if (conf_row_section(next) && !strchr(key->s, '.'))
             walk_section(w, v, next, here, base);
         else
@@ -285,7 +211,7 @@ static void lay_over(struct walk *w, const struct conf_override *o)
         conf_fault(w->faults, (struct conf_pos){0}, o->path, "more than %d names",
                    CONF_MAX_NAMES);
     else
-        set_text(w, r, o->value, o->path, base);
+        conf_set_text(&w->set, r, o->value, o->path, base);
 }
 
 /* ---- the whole ---- */
@@ -318,7 +244,8 @@ int conf_parse(const char *text, size_t n, const struct conf_override *over, int
                struct conf **ret, struct conf_faults *faults)
 {
     struct box *b = xcalloc(1, sizeof(*b));
-    struct walk w = {.box = b, .scratch = arena_new(0), .faults = faults};
+    struct arena *scratch = arena_new(0);
+    struct walk w = {.box = b, .faults = faults};
     struct tree_node *root;
     int rc;
 
@@ -326,7 +253,8 @@ int conf_parse(const char *text, size_t n, const struct conf_override *over, int
     faults->n = 0;
     b->a = arena_new(0);
     atomic_init(&b->refs, 1);
-    rc = tree_parse(text, n, w.scratch, &root, faults);
+    w.set = (struct conf_setter){b->a, scratch, faults};
+    rc = tree_parse(text, n, scratch, &root, faults);
     set_defaults(&w, CONF_TOP, &b->c);
     if (root)
         walk_section(&w, root, "", "", &b->c);
@@ -334,7 +262,7 @@ int conf_parse(const char *text, size_t n, const struct conf_override *over, int
         lay_over(&w, &over[i]);
     if (rc == 0)
         conf_check(&b->c, root, over, n_over, faults);
-    arena_free(w.scratch);
+    arena_free(scratch);
     sort_faults(faults);
     if (faults->n == 0) {
         *ret = &b->c;

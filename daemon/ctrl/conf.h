@@ -120,20 +120,21 @@ void conf_unref(const struct conf *c); /* NULL allowed */
 const struct conf_instance *conf_instance(const struct conf *c, const char *name);
 const struct conf_model *conf_model(const struct conf *c, const char *name);
 
-/* Differences of two configurations by path, in the order of the rows. from or to is NULL
- * where the name does not exist on that side. */
+/* Differences of two configurations by path, in the order of the rows; returns the count.
+ * from or to is NULL where the name does not exist on that side; then what equals the
+ * default is left out, and a new name is hot: it touches nothing that runs. */
 struct conf_change {
     const char *path, *from, *to;
     enum conf_class class;
 };
 typedef void (*conf_change_fn)(void *arg, const struct conf_change *c);
+/* fn may be NULL. */
 int conf_diff(const struct conf *a, const struct conf *b, conf_change_fn fn, void *arg);
 const char *conf_class_name(enum conf_class c); /* hot, drain, restart */
 
-/* The engine's options for an instance: "--step-tok=256" for each row that differs from
- * the default, malloc'd; returns the count (at most max). The same list = the same
- * engine.
- */
+/* The engine's options for an instance: "--model=PATH", then "--step-tok=256" for each
+ * row that differs from the default, malloc'd; returns the count (at most max). The same
+ * list = the same engine. */
 int conf_engine_args(const struct conf *c, const struct conf_instance *i, char **out,
                      int max);
 

@@ -48,7 +48,8 @@ static void diff_row(struct diff *d, const struct conf_row *r, const char *name,
     if (!a)
         c.class = CONF_HOT; /* a new name touches nothing that runs */
     d->n++;
-    d->fn(d->arg, &c);
+    if (d->fn)
+        d->fn(d->arg, &c);
 }
 
 static const char *entry(const struct conf *c, const struct conf_names *x, int i)

@@ -38,8 +38,7 @@ bool tree_empty(const struct tree_node *v);
 int tree_key(const struct tree_node *map, const char *key, size_t n);
 
 /* Follow a path as far as the tree has it. Names may hold dots: the longest key that is
- * there wins. *ret_rest is what was not found, "" when all was. *ret_parent is the last
- * map that was entered and *ret_at the pair in it (-1 = none of it: the root). */
+ * there wins. rest is what was not found, "" when all was. */
 struct tree_at {
     struct tree_node *map;  /* the last container that was entered, NULL: no root */
     int at;                 /* the pair of map that was matched last, -1 */
