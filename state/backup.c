@@ -56,8 +56,8 @@ int store_backup(struct store *s, const char *path, struct err *e)
     rc = store_copy_to(s, part, e);
     if (rc == 0)
         rc = folder_sync_file(part, e);
-    if (rc == 0 && link(part, path) < 0) /* unlike rename, never over another file */
-        rc = err_errno(e, errno == EEXIST ? ERR_CONFLICT : ERR_IO, "backup '%s'", path);
+    if (rc == 0)
+        rc = folder_link(part, path, e); /* unlike rename, never over another file */
     folder_remove_db(part);
     if (rc == 0)
         rc = folder_sync(slash ? folder : ".", e);

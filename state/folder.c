@@ -161,6 +161,14 @@ int folder_rename(const char *from, const char *to, struct err *e)
     return 0;
 }
 
+int folder_link(const char *path, const char *as, struct err *e)
+{
+    if (link(path, as) < 0)
+        return err_errno(e, errno == EEXIST ? ERR_CONFLICT : ERR_IO, "cannot make '%s'",
+                         as);
+    return 0;
+}
+
 int folder_move_db(const char *from, const char *to, struct err *e)
 {
     char a[FOLDER_PATH_MAX + 8], b[FOLDER_PATH_MAX + 8];

@@ -25,6 +25,8 @@ int folder_copy(const char *from, const char *to, struct err *e);
 int folder_sync_file(const char *path, struct err *e);
 int folder_sync(const char *dir, struct err *e);
 int folder_rename(const char *from, const char *to, struct err *e);
+/* A second name for it, never over another file (CONFLICT). */
+int folder_link(const char *path, const char *as, struct err *e);
 /* A database and its sidecars; those that are absent are left out, so that a move that
  * was cut off can be repeated. */
 int folder_move_db(const char *from, const char *to, struct err *e);
