@@ -23,7 +23,12 @@ struct err;
     X(MXFP4, "mxfp4", 4, 32, 8)                                                          \
     X(NVFP4, "nvfp4", 4, 16, 8)                                                          \
     X(INT4, "int4", 4, 32, 16) /* Q4_0 */                                                \
-    X(Q4_1, "q4_1", 4, 32, 32)
+    X(Q4_1, "q4_1", 4, 32, 32)                                                           \
+    X(Q5_0, "q5_0", 5, 32, 16)                                                           \
+    X(Q5_1, "q5_1", 5, 32, 32)                                                           \
+    X(Q4_K, "q4_k", 4, 256, 128)                                                         \
+    X(Q5_K, "q5_k", 5, 256, 128)                                                         \
+    X(Q6_K, "q6_k", 6, 256, 144)
 enum weight_format {
 #define X(id, name, bits, group, scale) FORMAT_##id,
     WEIGHT_FORMAT_MAP(X)

@@ -3,8 +3,8 @@
  * {"model": NAME or "config": {...}, "rack": NAME or "rack_file": TEXT, "slo":
  * "ttft=2000,tpot=50", "workload": "isl=1024,osl=1024", "rate": "R", "why": LAYOUT,
  * "precision": "fp8", "skew": "1.5"}; what is left out is the daemon's own rack and the
- * planner's defaults. A name is looked up among the published shapes; the daemon opens no
- * other path. */
+ * planner's defaults. A name is looked up among the models that are served, then among
+ * the published shapes; the daemon opens no other path. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,14 +20,17 @@
 #include "daemon/api/plans.h"
 #include "daemon/api/route.h"
 #include "daemon/api/server.h"
+#include "daemon/ctrl/capacity.h"
 #include "daemon/ctrl/domain.h"
+#include "daemon/ctrl/router.h"
+#include "daemon/serve/engine_fit.h"
 #include "topo/file.h"
 #include "topo/graph.h"
 #include "topo/path.h"
 #include "topo/plan.h"
 #include "topo/rack.h"
 
-enum { TEXT_MAX = 4 << 20 };
+enum { TEXT_MAX = 4 << 20, MODELS_MAX = 64 };
 
 /* What one question needs; the graph and paths are its own, or the view's. */
 struct question {
@@ -51,12 +54,31 @@ static void question_free(struct question *q)
     free(q);
 }
 
+/* A model that is served, by its name in the API: 1 its shapes, 0 there is none, -1. */
+static int shapes_of_served(const struct http *h, const char *name, struct shapes *ret,
+                            struct err *e)
+{
+    const struct served *models[MODELS_MAX];
+    int n = router_models(h->router, models, MODELS_MAX), rc = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (rc == 0 && !strcmp(models[i]->name, name)) {
+            rc = capacity_shapes_of(models[i]->path, ret, e) < 0 ? -1 : 1;
+            snprintf(ret->name, sizeof(ret->name), "%.95s", name);
+        }
+        router_unref(h->router, models[i]);
+    }
+    return rc;
+}
+
 static int shapes_by_name(const struct http *h, const char *name, struct shapes *ret,
                           struct err *e)
 {
     char *path;
-    int rc;
+    int rc = shapes_of_served(h, name, ret, e);
 
+    if (rc != 0)
+        return rc < 0 ? -1 : 0;
     for (const char *p = name; *p; p++)
         if (!isalnum((unsigned char)*p) && !strchr("-._", *p))
             return err_param(
@@ -64,7 +86,8 @@ static int shapes_by_name(const struct http *h, const char *name, struct shapes 
                 "'%.64s' is no model's name; a config.json is sent as config", name);
     path = xasprintf("%s/%s.json", h->cfg.models_dir, name);
     if (access(path, R_OK) != 0)
-        rc = err_param(e, ERR_NOTFOUND, "model", "no published shapes of '%.64s' in %s",
+        rc = err_param(e, ERR_NOTFOUND, "model",
+                       "'%.64s' is not served, and %s has no published shapes of it",
                        name, h->cfg.models_dir);
     else
         rc = shapes_open(path, ret, e);
@@ -109,7 +132,7 @@ static int read_rack(const struct http *h, struct question *q, struct err *e)
         if (topo_load(file, n, name ? name : "file", NULL, &q->graph, e) < 0)
             return -1;
     } else if (name) {
-        if (rack_build(name, 0, &q->graph, e) < 0)
+        if (rack_build(name, (double)engine_ram_bytes(), &q->graph, e) < 0)
             return -1;
     }
     if (q->graph) {

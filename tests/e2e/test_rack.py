@@ -165,9 +165,18 @@ def test_plan(rack, tmp_path):
     assert p.returncode == 0 and "layout" in p.stdout
 
 
+def test_a_served_model_is_planned_from_its_file(rack):
+    name = rack.local("/api/v1/models")["models"][0]["name"]
+    a = control(rack, "POST", "/api/v1/plan", {"model": name, "rack": "cpu:1"})
+    assert a["plan"]["model"] == name
+    counted = sum(a["plan"]["rows"][0]["ledger"]["weights"].values())
+    held = rack.local("/api/v1/status")["instances"][0]["weight_bytes"]
+    assert abs(counted / held - 1) < 0.03, (counted, held)
+
+
 def test_plan_refusals(rack, tmp_path):
     for args, code, words in ((("nosuch",), 3, "nosuch"), (("../../none",), 2, "no model's name"),
-                              ((), 2, "which model"), (("kimi-k3", "--bogus", "1"), 2, "--bogus"),
+                              ((), 2, "MODEL"), (("kimi-k3", "--bogus", "1"), 2, "--bogus"),
                               (("kimi-k3", "--rack", "nowhere"), 3, "nowhere"),
                               (("kimi-k3", "--rack", "hgx-h200", "--slo", "ttft=x"), 2, "ttft"),
                               (("kimi-k3", "--rack", "hgx-h200", "--rate", "-1"), 2, "rate")):

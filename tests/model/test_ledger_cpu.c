@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "daemon/ctrl/capacity.h"
+#include "daemon/ctrl/conf.h"
 #include "topo/ledger.h"
 
 /* The file keeps its embedding, which is the head too, wider than the rest. */
@@ -58,8 +60,45 @@ static void demo_model(void **st)
     assert_true(fabs((g.total - g.margin - g.context) / held - 1) < 0.03);
 }
 
+/* The same from the file alone, as `config check` asks before an engine is started. */
+static void capacity_of_the_file(void **st)
+{
+    struct rig_cfg c = {test_demo_model(), "cpu", "auto", DT_COUNT, 1};
+    struct conf_instance i = {.name = "0",
+                              .ctx = RIG_CTX,
+                              .max_seqs = RIG_SEQS,
+                              .step_tok = RIG_ROWS,
+                              .isa = 0};
+    struct backend_mem mem;
+    struct capacity cap;
+    struct err e = {0};
+    struct rig r;
+    double held, need;
+
+    (void)st;
+    assert_true(rig_open(&r, &c));
+    backend_mem_used(r.b, &mem);
+    i.kv.mib = (int64_t)(r.kv_bytes >> 20);
+    if (capacity_check(test_demo_model(), &i, NULL, NULL, &cap, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_true(cap.fits);
+    assert_int_equal(cap.n_ctx, RIG_CTX);
+    need = cap.need - cap.ledger.margin - cap.ledger.context;
+    held =
+        (double)(mem.weight_bytes + mem.kv_bytes + mem.scratch_bytes + mem.other_bytes);
+    printf("# MB held %.2f, said beforehand %.2f\n", 1e-6 * held, 1e-6 * need);
+    rig_close(&r);
+    assert_true(fabs(need / held - 1) < 0.03);
+
+    i.kv.mib = 1 << 24; /* 16 TiB */
+    assert_int_equal(capacity_check(test_demo_model(), &i, NULL, NULL, &cap, &e), 0);
+    assert_false(cap.fits);
+    assert_true(cap.why[0] && cap.cure[0]);
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(demo_model)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(demo_model),
+                                       cmocka_unit_test(capacity_of_the_file)};
     return test_main(argc, argv, "ledger_cpu", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -1,0 +1,240 @@
+/* daemon/ctrl/capacity.c - see capacity.h. */
+#include "daemon/ctrl/capacity.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "daemon/ctrl/conf.h"
+#include "daemon/ctrl/domain.h"
+#include "daemon/serve/engine_fit.h"
+#include "daemon/serve/forward.h"
+#include "daemon/serve/model.h"
+#include "kernels/backend.h"
+#include "topo/graph.h"
+
+#define GB 1e9
+
+/* ---- facts ---- */
+
+static const struct role_part {
+    enum model_role role;
+    enum shape_part part;
+} parts[] = {
+    {ROLE_TOK_EMBD, PART_EMBED}, {ROLE_OUT_HEAD, PART_HEAD}, {ROLE_Q, PART_ATTN},
+    {ROLE_K, PART_ATTN},         {ROLE_V, PART_ATTN},        {ROLE_O, PART_ATTN},
+    {ROLE_GATE, PART_MLP},       {ROLE_UP, PART_MLP},        {ROLE_DOWN, PART_MLP}};
+enum { N_PARTS = sizeof(parts) / sizeof(parts[0]) };
+
+static bool in_each_layer(enum model_role r)
+{
+    static const bool per_layer[] = {
+#define X(id, gguf, hf, per_layer) per_layer,
+        MODEL_ROLE_MAP(X)
+#undef X
+    };
+    return per_layer[r];
+}
+
+static enum weight_format nearest_format(double bits)
+{
+    static const enum weight_format formats[] = {
+        FORMAT_INT4, FORMAT_Q4_1, FORMAT_Q4_K, FORMAT_Q5_0, FORMAT_Q5_1,
+        FORMAT_Q5_K, FORMAT_Q6_K, FORMAT_INT8, FORMAT_BF16, FORMAT_F32};
+    enum weight_format best = FORMAT_F32;
+
+    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++)
+        if (fabs(weight_format_bits(formats[i]) - bits) <
+            fabs(weight_format_bits(best) - bits) - 1e-9)
+            best = formats[i];
+    return best;
+}
+
+static void fill_formats(const struct model *m, int n_layer, struct shapes *s)
+{
+    double bytes[PART_COUNT] = {0}, elements[PART_COUNT] = {0};
+
+    for (int i = 0; i < N_PARTS; i++) {
+        int layers = in_each_layer(parts[i].role) ? n_layer : 1;
+        for (int l = 0; l < layers; l++) {
+            const struct model_tensor *t = model_tensor(m, parts[i].role, l);
+            if (!t)
+                continue;
+            bytes[parts[i].part] += (double)t->bytes;
+            elements[parts[i].part] += (double)t->rows * t->cols;
+        }
+    }
+    for (int p = 0; p < PART_COUNT; p++)
+        s->format[p] =
+            elements[p] > 0 ? nearest_format(8 * bytes[p] / elements[p]) : FORMAT_BF16;
+    s->format[PART_NORM] = FORMAT_F32; /* as the kernels keep vectors */
+    if (s->tied)
+        s->format[PART_HEAD] = s->format[PART_EMBED];
+}
+
+int capacity_shapes(const struct model *m, struct shapes *ret, struct err *e)
+{
+    const struct model_info *i = model_info(m);
+    struct shapes s = {.n_layer = i->n_layer,
+                       .hidden = i->n_embd,
+                       .n_head = i->n_head,
+                       .n_kv = i->n_kv_head,
+                       .head_dim = i->head_dim,
+                       .inter = i->n_ff,
+                       .vocab = i->n_vocab,
+                       .ctx = i->n_ctx,
+                       .window = i->sliding_window,
+                       .tied = i->tied_head,
+                       .attn_bias = i->qkv_bias,
+                       .qk_norm = i->qk_norm,
+                       .expert_hidden = i->n_embd};
+
+    if (i->n_layer > SHAPES_LAYERS_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "%d layers, planning takes at most %d",
+                       i->n_layer, SHAPES_LAYERS_MAX);
+    snprintf(s.name, sizeof(s.name), "%.95s", i->name);
+    snprintf(s.type, sizeof(s.type), "%s", i->format);
+    for (int l = 0; l < i->n_layer; l++)
+        s.layer[l].attn = ATTN_FULL;
+    fill_formats(m, i->n_layer, &s);
+    *ret = s;
+    return 0;
+}
+
+int capacity_shapes_of(const char *path, struct shapes *ret, struct err *e)
+{
+    struct model *m;
+    int rc;
+
+    if (model_open(path, &m, e) < 0)
+        return -1;
+    rc = capacity_shapes(m, ret, e);
+    if (rc == 0)
+        rc = model_check(m, e);
+    model_free(m);
+    return rc;
+}
+
+/* ---- devices ---- */
+
+/* The roomiest device in service: no more than this machine has, where a rack is only
+ * emulated. */
+static void look_at_devices(const struct domain_view *v, struct capacity *c)
+{
+    double ram = (double)engine_ram_bytes();
+    const int *dev;
+    int n = v ? graph_devices(v->graph, &dev) : 0;
+
+    for (int i = 0; i < n; i++) {
+        const struct node *x = graph_node(v->graph, dev[i]);
+        if (domain_cordon_of(v, dev[i]) || x->health == HEALTH_BAD)
+            continue;
+        c->devices++;
+        c->have =
+            fmax(c->have, x->memory_bytes.v > 0 ? fmin(x->memory_bytes.v, ram) : ram);
+    }
+    if (!v) {
+        c->devices = 1;
+        c->have = ram;
+    }
+}
+
+/* ---- the check ---- */
+
+static void say(struct capacity *c, const char *why, const char *cure)
+{
+    snprintf(c->why, sizeof(c->why), "%.255s", why);
+    snprintf(c->cure, sizeof(c->cure), "%.159s", cure);
+}
+
+/* Context and pool as the engine makes them; false: it would refuse, and says why. */
+static bool size_pool(const struct conf_instance *i, const struct model_info *m,
+                      struct capacity *c)
+{
+    struct engine_fit fit;
+    struct err why = {0};
+    const struct engine_fit_ask ask = {
+        .ctx = (int)i->ctx,
+        .model_ctx = m->n_ctx,
+        .kv_mib = i->kv.mib,
+        .max_seqs = (int)i->max_seqs,
+        .block_tok = KV_BLOCK_TOK,
+        .block_bytes = forward_kv_block_bytes(m, DT_F16),
+        .ram_bytes = (uint64_t)c->have,
+    };
+
+    if (!ask.block_bytes) {
+        snprintf(c->why, sizeof(c->why), "no KV layout for heads of %d", m->head_dim);
+        return false;
+    }
+    if (engine_fit(&ask, &fit, &why) < 0) {
+        say(c, why.msg, "a shorter ctx, or another kv.mib");
+        return false;
+    }
+    c->n_ctx = fit.n_ctx;
+    c->n_blocks = fit.n_blocks;
+    return true;
+}
+
+/* The ledger counts whole sequences; the pool is what it is. */
+static void count(const struct conf_instance *i, const struct layout *l,
+                  const struct shapes *s, struct capacity *c)
+{
+    double tokens = (double)c->n_blocks * KV_BLOCK_TOK;
+    struct ledger_ask a;
+
+    ledger_ask_defaults(&a, c->have, true);
+    a.ctx = c->n_ctx;
+    a.seqs = (int)fmax(ceil(tokens / c->n_ctx), 1);
+    a.budget = (int)fmax((double)i->step_tok, (double)i->max_seqs);
+    ledger_count(s, l, &a, &c->ledger);
+    c->need = c->ledger.total - c->ledger.kv_all + c->ledger.kv_token * tokens / l->cp;
+    c->fits = c->need <= c->have;
+    if (c->fits)
+        return;
+    if (c->ledger.limit != LEDGER_FITS)
+        say(c, c->ledger.why, c->ledger.cure);
+    else
+        say(c, "the KV pool is over what the weights leave", "a smaller kv.mib");
+}
+
+static int check(const struct model *m, const struct conf_instance *i,
+                 const struct layout *l, struct capacity *c, struct err *e)
+{
+    struct shapes s;
+
+    if (capacity_shapes(m, &s, e) < 0 || layout_check(l, &s, 0, e) != LAYOUT_NONE)
+        return -1;
+    if (c->ranks > c->devices) {
+        snprintf(c->why, sizeof(c->why), "%d ranks and %d devices in service", c->ranks,
+                 c->devices);
+        snprintf(c->cure, sizeof(c->cure), "a layout of at most %d ranks", c->devices);
+        return 0;
+    }
+    if (size_pool(i, model_info(m), c))
+        count(i, l, &s, c);
+    return 0;
+}
+
+int capacity_check(const char *model_path, const struct conf_instance *i,
+                   const struct layout *layout, const struct domain_view *v,
+                   struct capacity *ret, struct err *e)
+{
+    static const struct layout one = {1, 1, 1, 1, 1, 1, false, CP_NONE, 1, 1};
+    const struct layout *l = layout ? layout : &one;
+    struct capacity c = {.ranks = layout_ranks(l)};
+    struct model *m;
+    int rc;
+
+    look_at_devices(v, &c);
+    if (model_open(model_path, &m, e) < 0)
+        return -1;
+    rc = check(m, i, l, &c, e);
+    if (rc == 0)
+        rc = model_check(m, e);
+    model_free(m);
+    if (rc == 0)
+        *ret = c;
+    return rc;
+}

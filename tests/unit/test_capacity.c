@@ -1,0 +1,160 @@
+/* tests/unit/test_capacity.c - a model's files against devices of many sizes. */
+#include "tests/test.h"
+
+#include "tests/files.h"
+#include "tests/tiny.h"
+
+#include "base/err.h"
+#include "daemon/ctrl/capacity.h"
+#include "daemon/ctrl/conf.h"
+#include "daemon/ctrl/domain.h"
+#include "daemon/serve/model.h"
+#include "topo/graph.h"
+#include "topo/rack.h"
+
+static char dir[256];
+static const struct conf_instance small = {
+    .name = "0", .ctx = 256, .max_seqs = 4, .step_tok = 64};
+
+static int set_up(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof(dir), "%s", tiny_model("llama", test_seed()));
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    files_remove(dir);
+    return 0;
+}
+
+/* n CPU devices that share `bytes`; the first `cordoned` of them are out of service. */
+static struct domain_view view_of(int n, double bytes, int cordoned,
+                                  struct domain_cordon *c)
+{
+    struct domain_view v = {.cordons = c, .n_cordons = cordoned};
+    char name[16];
+    struct err e = {0};
+    const int *dev;
+
+    snprintf(name, sizeof(name), "cpu:%d", n);
+    if (rack_build(name, bytes, &v.graph, &e) < 0)
+        fail_msg("%s", e.msg);
+    graph_devices(v.graph, &dev);
+    for (int i = 0; i < cordoned; i++)
+        c[i].node = dev[i];
+    return v;
+}
+
+static struct capacity ask(const struct conf_instance *i, const char *layout,
+                           const struct domain_view *v)
+{
+    struct capacity c;
+    struct layout l;
+    struct err e = {0};
+
+    if (layout_parse(layout, &l, &e) < 0 || capacity_check(dir, i, &l, v, &c, &e) < 0)
+        fail_msg("%s: %s", layout, e.msg);
+    return c;
+}
+
+/* The weights of the file, byte for byte, in the one format that it has. */
+static void test_facts(void **state)
+{
+    struct shapes s;
+    struct model *m;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(capacity_shapes_of(dir, &s, &e), 0);
+    assert_int_equal(model_open(dir, &m, &e), 0);
+    assert_int_equal(s.n_layer, TINY_LAYERS);
+    assert_int_equal(s.hidden, TINY_EMBD);
+    assert_int_equal(s.n_kv, TINY_KV_HEADS);
+    assert_int_equal(s.format[PART_ATTN], FORMAT_F32);
+    assert_true(shapes_total(&s) == (double)model_info(m)->n_params);
+    model_free(m);
+    assert_int_equal(capacity_shapes_of("/nonexistent", &s, &e), -1);
+}
+
+/* From roomy to narrow, each step names another dimension and its cure. */
+static void test_dimensions(void **state)
+{
+    struct domain_view v = view_of(1, 1e9, 0, NULL);
+    struct conf_instance i = small;
+    struct capacity roomy = ask(&i, "tp1", &v), c;
+
+    (void)state;
+    assert_true(roomy.fits && !roomy.why[0]);
+    assert_true(roomy.need > 0 && roomy.need < roomy.have);
+    graph_free(v.graph);
+
+    const struct ledger *g = &roomy.ledger;
+    v = view_of(1, (g->weights_all + 0.5 * g->workspace) / 0.95, 0, NULL);
+    c = ask(&i, "tp1", &v);
+    assert_false(c.fits);
+    assert_int_equal(c.ledger.limit, LEDGER_ACTIVATIONS);
+    assert_non_null(strstr(c.why, "activations"));
+    assert_non_null(strstr(c.cure, "step budget"));
+    graph_free(v.graph);
+
+    v = view_of(1, g->weights_all * 0.8, 0, NULL);
+    c = ask(&i, "tp1", &v);
+    assert_false(c.fits);
+    assert_int_equal(c.ledger.limit, LEDGER_DEPTH);
+    assert_non_null(strstr(c.cure, "pp of at least 2"));
+    graph_free(v.graph);
+
+    v = view_of(1, 1e9, 0, NULL);
+    i.kv.mib = 945; /* within the memory, over what the margin leaves */
+    c = ask(&i, "tp1", &v);
+    assert_false(c.fits);
+    assert_true(c.why[0] && c.cure[0]);
+    i.kv.mib = 4096;
+    c = ask(&i, "tp1", &v);
+    assert_false(c.fits);
+    assert_non_null(strstr(c.why, "KV pool"));
+    graph_free(v.graph);
+}
+
+static void test_devices(void **state)
+{
+    struct domain_cordon out[2];
+    struct domain_view v = view_of(2, 2e9, 0, out);
+    struct capacity c = ask(&small, "tp2", &v), one;
+    struct layout l = {1, 1, 3, 1, 1, 3, false, CP_NONE, 1, 1};
+    struct err e;
+
+    (void)state;
+    assert_true(c.fits);
+    assert_int_equal(c.devices, 2);
+    one = ask(&small, "tp1", &v);
+    assert_true(c.ledger.weights_all < one.ledger.weights_all);
+    assert_int_equal(capacity_check(dir, &small, &l, &v, &c, &e), -1); /* 4 heads by 3 */
+    graph_free(v.graph);
+
+    v = view_of(2, 2e9, 1, out);
+    c = ask(&small, "tp2", &v);
+    assert_false(c.fits);
+    assert_string_equal(c.why, "2 ranks and 1 devices in service");
+    assert_true(ask(&small, "tp1", &v).fits);
+    graph_free(v.graph);
+
+    v = view_of(2, 2e9, 2, out);
+    c = ask(&small, "tp1", &v);
+    assert_false(c.fits);
+    graph_free(v.graph);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_facts, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_dimensions, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_devices, set_up, tear_down),
+    };
+
+    return test_main(argc, argv, "capacity", tests, sizeof(tests) / sizeof(tests[0]));
+}
