@@ -25,6 +25,7 @@
     X(METHOD, 1201, 405, 2, "invalid_request_error", "method not allowed")               \
     X(TIMEOUT, 1300, 408, 6, "timeout_error", "took too long")                           \
     X(CONFLICT, 1400, 409, 5, "conflict_error", "conflicts with the present state")      \
+    X(CHANGED, 1401, 412, 5, "conflict_error", "changed in the meantime")                \
     X(TOOBIG, 1500, 413, 2, "invalid_request_error", "too large")                        \
     X(BUSY, 1600, 429, 6, "rate_limit_error", "queue is full")                           \
     X(LIMITED, 1601, 429, 6, "rate_limit_error", "over a limit of this client")          \

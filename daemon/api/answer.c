@@ -29,6 +29,10 @@ const char *answer_code(const struct err *e)
         return "method_not_allowed";
     case ERR_TIMEOUT:
         return "request_timeout";
+    case ERR_CONFLICT:
+        return "conflict";
+    case ERR_CHANGED:
+        return "changed";
     case ERR_TOOBIG:
         return "request_too_large";
     case ERR_BUSY:

@@ -127,12 +127,14 @@ struct conf *confmgr_rescue_conf(struct confmgr *m)
     return c;
 }
 
-void confmgr_set_conf(struct confmgr *m, struct conf *c)
+void confmgr_set_conf(struct confmgr *m, struct conf *c, int64_t id)
 {
     if (m->conf != c)
         conf_unref(m->conf);
     m->conf = c;
     m->since_us = confmgr_now(m);
+    if (m->cfg.ops.runs)
+        m->cfg.ops.runs(m->cfg.ops.arg, c, id);
 }
 
 void confmgr_tell(struct confmgr *m, int64_t id, const char *message)
@@ -297,8 +299,11 @@ static int resume(struct confmgr *m, struct err *e)
         confmgr_revert(m, REV_ROLLED_BACK, &confmgr_daemon, "it cannot be read any more");
     else if (left <= 0)
         confmgr_revert(m, REV_ROLLED_BACK, &confmgr_daemon, "not confirmed in time");
-    else if (confmgr_work(m, WORK_RESUME, m->conf, e) < 0)
-        confmgr_revert(m, REV_ROLLED_BACK, &confmgr_daemon, e->msg);
+    else {
+        confmgr_set_conf(m, m->conf, m->id);
+        if (confmgr_work(m, WORK_RESUME, m->conf, e) < 0)
+            confmgr_revert(m, REV_ROLLED_BACK, &confmgr_daemon, e->msg);
+    }
     return 0;
 }
 
@@ -318,6 +323,7 @@ static int start_good(struct confmgr *m, struct err *e)
         confmgr_point(m, &p, NULL, 0, &confmgr_daemon, "config.apply", p.good, "ok",
                       "tried again after a rescue", e) < 0)
         return -1;
+    confmgr_set_conf(m, m->conf, p.good);
     if (confmgr_work(m, WORK_START, m->conf, e) < 0)
         confmgr_rescue(m, e->msg);
     return 0;

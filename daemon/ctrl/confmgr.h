@@ -32,6 +32,10 @@ struct confmgr_ops {
     int (*apply)(void *arg, const struct conf *to,
                  void (*done)(void *arg2, const struct err *why), void *arg2,
                  struct err *e);
+    /* From now on this is what runs, as revision id (0: rescue): for values that change
+     * in place. Before engines change for a roll-back and at the start, after that for a
+     * commit. NULL: nothing. */
+    void (*runs)(void *arg, const struct conf *c, int64_t id);
     /* SLO figures since from_us (monotonic), without warm-up and drain. NULL: no guard.
      */
     void (*window)(void *arg, int64_t from_us, struct guard_window *ret);

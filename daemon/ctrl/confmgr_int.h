@@ -84,7 +84,8 @@ int confmgr_fault_err(const struct conf_faults *f, struct err *e);
 int confmgr_load(struct confmgr *m, int64_t id, struct conf **ret, bool *ret_own,
                  struct err *e);
 struct conf *confmgr_rescue_conf(struct confmgr *m);
-void confmgr_set_conf(struct confmgr *m, struct conf *c); /* takes c */
+/* Takes c, which is revision id; 0: rescue. */
+void confmgr_set_conf(struct confmgr *m, struct conf *c, int64_t id);
 /* What became of a revision (0: of the start): log, status, whoever waits. */
 void confmgr_tell(struct confmgr *m, int64_t id, const char *message);
 

@@ -41,7 +41,7 @@ void confmgr_revert_apply(struct confmgr *m)
         confmgr_rescue(m, e.msg);
         return;
     }
-    confmgr_set_conf(m, good);
+    confmgr_set_conf(m, good, m->point.good);
     if (confmgr_work(m, WORK_REVERT, good, &e) < 0)
         confmgr_rescue(m, e.msg);
 }
@@ -127,7 +127,7 @@ void confmgr_rescue(struct confmgr *m, const char *why)
     m->rescue = true;
     if (m->cfg.ops.alarm)
         m->cfg.ops.alarm(m->cfg.ops.arg, "config.rescue", true, m->rescue_why);
-    confmgr_set_conf(m, c);
+    confmgr_set_conf(m, c, 0);
     if (confmgr_work(m, WORK_RESCUE, c, &e) < 0) {
         log_error("%s", e.msg);
         settle_reverted(m);
@@ -275,7 +275,7 @@ static void commit_applied(struct confmgr *m)
     rc = m->want_revert ? 0
          : m->confirm   ? store_pending(m, &e)
                         : confmgr_store_confirmed(m, &who, "without a window", &e);
-    confmgr_set_conf(m, m->target);
+    confmgr_set_conf(m, m->target, m->id);
     m->target = NULL;
     if (m->want_revert || rc < 0) {
         char why[sizeof(m->why)];

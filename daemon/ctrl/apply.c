@@ -1,0 +1,102 @@
+/* daemon/ctrl/apply.c - confmgr_ops on the real daemon. */
+#include "daemon/ctrl/apply.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "daemon/ctrl/alarm.h"
+#include "daemon/ctrl/fleet.h"
+
+enum { ACTIONS = 2 * CONF_MAX_NAMES };
+
+static const char *action_name(enum fleet_action_kind k)
+{
+    static const char *const names[] = {"keep",    "hot",         "start",
+                                        "replace", "drain first", "stop"};
+
+    return names[k];
+}
+
+static int apply(void *arg, const struct conf *to,
+                 void (*done)(void *arg2, const struct err *why), void *arg2,
+                 struct err *e)
+{
+    struct apply *a = arg;
+
+    return fleet_apply(a->fleet, to, done, arg2, e);
+}
+
+static void runs(void *arg, const struct conf *c, int64_t id)
+{
+    struct apply *a = arg;
+
+    if (a->runs)
+        a->runs(a->arg, c, id);
+}
+
+static void put_action(struct jw *w, const struct fleet_action *x)
+{
+    jw_obj(w);
+    jw_kstr(w, "action", action_name(x->kind));
+    jw_kstr(w, "instance", x->instance);
+    jw_kstr(w, "why", x->why);
+    jw_kint(w, "live", x->live);
+    jw_kint(w, "need_bytes", (int64_t)x->need);
+    jw_kint(w, "have_bytes", (int64_t)x->have);
+    jw_kbool(w, "fits", x->fits);
+    jw_obj_end(w);
+}
+
+/* "actions": [..], "requests": those that would be drained. */
+static int describe(void *arg, const struct conf *to, struct buf *json, struct err *e)
+{
+    struct apply *a = arg;
+    struct fleet_action *x = xcalloc(ACTIONS, sizeof(*x));
+    int n = fleet_plan(a->fleet, to, x, ACTIONS), requests = 0, rc = 0;
+    struct jw w;
+
+    buf_puts(json, "\"actions\":");
+    jw_init(&w, json);
+    jw_arr(&w);
+    for (int i = 0; i < n; i++) {
+        put_action(&w, &x[i]);
+        requests += x[i].live;
+        if (!x[i].fits && rc == 0)
+            rc = err_set(
+                e, ERR_NOFIT,
+                "instance '%s' needs %llu MiB and does not fit, %llu MiB are free",
+                x[i].instance, (unsigned long long)(x[i].need >> 20),
+                (unsigned long long)(x[i].have >> 20));
+    }
+    jw_arr_end(&w);
+    buf_printf(json, ",\"requests\":%d", requests);
+    free(x);
+    if (rc == 0 && a->check)
+        rc = a->check(a->arg, to, e);
+    return rc;
+}
+
+static void raise_or_clear(void *arg, const char *id, bool on, const char *text)
+{
+    struct apply *a = arg;
+
+    if (on)
+        alarm_raise(a->alarms, id, ALARM_CRITICAL, text);
+    else
+        alarm_clear(a->alarms, id);
+}
+
+struct confmgr_ops apply_ops(struct apply *a)
+{
+    return (struct confmgr_ops){
+        .apply = apply,
+        .runs = runs,
+        .describe = describe,
+        .alarm = raise_or_clear,
+        .arg = a,
+    };
+}
