@@ -55,8 +55,15 @@ char *ask_path(const char *template, const struct args *a)
         put_encoded(&b, slot(p, a, &n) ? slot(p, a, &n) : "");
         p += n;
     }
-    for (char sep = '?'; *p;) { /* name={ARG} after name={ARG} */
+    for (char sep = '?'; *p;) { /* name={ARG} or name=value, one after the other */
         size_t name = strcspn(++p, "=");
+        if (p[name] && p[name + 1] != '{') {
+            n = strcspn(p, "&");
+            buf_printf(&b, "%c%.*s", sep, (int)n, p);
+            sep = '&';
+            p += n;
+            continue;
+        }
         const char *value = slot(p + name + 1, a, &n);
 
         if (value) {

@@ -294,7 +294,7 @@ int run_plan_show(struct session *s, const struct verb *v, const struct args *a,
                    ? err_set(e, ERR_INVALID,
                              "--dot takes the ID of a plan; plan show lists them")
                    : run_row(s, v, a, NULL, e);
-    one.path = args_get(a, "--dot") ? "plans/{ID}?format=dot" : "plans/{ID}";
+    one.path = args_get(a, "--dot") ? "plans/{ID}?dot=1" : "plans/{ID}";
     one.view = "@text";
     return run_row(s, &one, a, NULL, e);
 }

@@ -209,11 +209,37 @@ static void put_pair(struct jw *w, const struct domain_view *v, const struct mea
     jw_obj_end(w);
 }
 
+static void put_table(const struct domain_view *v, const struct measure *m, struct buf *b)
+{
+    int late = 0;
+
+    buf_printf(b, "%-16s %-16s %10s %8s %12s\n", "A", "B", "GB/s", "SPREAD",
+               "LATENCY us");
+    for (int i = 0; i < m->n_pairs; i++) {
+        const struct measure_pair *p = &m->pair[i];
+        char one[160], two[160];
+        late += !p->done;
+        if (!p->done)
+            continue;
+        domain_device_id(v, p->a, one, sizeof(one));
+        domain_device_id(v, p->b, two, sizeof(two));
+        buf_printf(b, "%-16s %-16s %10.2f %7.0f%% %12.2f\n", one, two,
+                   measure_bps(p) / 1e9, 100 * p->spread, p->latency_us);
+    }
+    if (late)
+        buf_printf(b, "%d pairs were not reached in the time given\n", late);
+    if (m->n_apart)
+        buf_printf(b, "%d pairs between emulated hosts are not measured\n", m->n_apart);
+    if (m->own_cores)
+        buf_puts(b, "the devices share this machine's cores evenly\n");
+}
+
 static void on_measured(void *arg, const struct domain_view *v, const struct measure *m,
                         const struct err *why)
 {
     struct conn *c = arg;
     struct reply r;
+    struct buf text;
     int late = 0;
 
     if (why) {
@@ -233,6 +259,10 @@ static void on_measured(void *arg, const struct domain_view *v, const struct mea
     jw_kint(&r.w, "between_hosts", m->n_apart);
     jw_kint(&r.w, "out_of_time", late);
     jw_kbool(&r.w, "shared_cores", m->own_cores);
+    buf_init(&text, TEXT_MAX);
+    put_table(v, m, &text);
+    jw_kstr(&r.w, "text", text.p);
+    buf_done(&text);
     reply_send(c, &r, 200);
     conn_unref(c);
 }

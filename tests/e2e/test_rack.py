@@ -100,6 +100,21 @@ def test_a_lost_gpu_is_found_journalled_and_shown(recorded):
     assert gone in before and gone not in after and after < before
 
 
+def test_a_cordoned_device_is_planned_around(recorded):
+    device = recorded.local("/api/v1/topology")["devices"][0]["id"]
+    free = plan_of(recorded)[0]["plan"]["devices"]
+    control(recorded, "POST", f"/api/v1/devices/{device}/cordon", {"reason": "fan"})
+    try:
+        d = recorded.local("/api/v1/topology")["devices"][0]
+        assert d["state"] == "cordoned" and d["reason"] == "fan"
+        answer, used = plan_of(recorded)
+        assert answer["plan"]["devices"] == free - 1 and device not in used
+        assert answer["plan"]["cordoned"] == 1
+    finally:
+        control(recorded, "POST", f"/api/v1/devices/{device}/uncordon", {})
+    assert plan_of(recorded)[0]["plan"]["devices"] == free
+
+
 def test_paths_are_measured_and_planned_with():
     r = rack_module.Rack("--rack", "cpu:3", ready=False)
     try:
@@ -118,6 +133,14 @@ def test_paths_are_measured_and_planned_with():
         shown = r.local("/api/v1/plans/last")
         assert shown["id"] == after["id"] and shown["rows"] >= 1
         assert r.local("/api/v1/plans")["plans"][0]["id"] == after["id"]
+        p = ctl(r, "topology", "probe")
+        assert p.returncode == 0 and "cpu0" in p.stdout and "GB/s" in p.stdout, p.stderr
+        p = ctl(r, "plan", "show")
+        assert p.returncode == 0 and str(after["id"]) in p.stdout
+        p = ctl(r, "plan", "show", str(after["id"]))
+        assert p.returncode == 0 and "rank 0: pool 0" in p.stdout
+        p = ctl(r, "plan", "show", str(after["id"]), "--dot")
+        assert p.returncode == 0 and p.stdout.startswith("graph placement {")
         dot = r.local(f"/api/v1/plans/{after['id']}?dot=1")["text"]
         assert dot.startswith("graph placement {") and dot.rstrip().endswith("}")
         assert control(r, "GET", "/api/v1/plans/77", expect=404)
