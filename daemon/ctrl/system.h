@@ -18,4 +18,8 @@ bool system_cpu_share(int i, int n, cpu_set_t *ret);
  * had, -1 with a sentence. */
 long system_descriptors(long want, struct err *e);
 
+/* Of this boot of the machine: a deadline counts on within one boot only. Where it cannot
+ * be read, one that never comes again. */
+void system_boot_id(char ret[40]);
+
 #endif

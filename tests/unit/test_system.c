@@ -28,7 +28,20 @@ static void raises_the_soft_limit(void **state)
     setrlimit(RLIMIT_NOFILE, &had);
 }
 
+static void boot_id(void **state)
+{
+    char a[40], b[40];
+
+    (void)state;
+    system_boot_id(a);
+    system_boot_id(b);
+    assert_true(strlen(a) >= 8);
+    if (access("/proc/sys/kernel/random/boot_id", R_OK) == 0)
+        assert_string_equal(a, b);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(boot_id),
     cmocka_unit_test(raises_the_soft_limit),
 };
 
