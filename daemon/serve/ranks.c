@@ -1,22 +1,23 @@
-/* daemon/serve/ranks.c - the rank thread: load, then steps from a queue until it ends.
+/* daemon/serve/ranks.c - the threads of the ranks: load, then steps until the end.
  *
- * The scheduler thread copies a step into a slot and pushes the slot; the rank thread
- * resolves references to tokens of the steps before it, runs forward, samples, and pushes
- * the slot on the queue of completions, whose descriptor the scheduler polls. Slots are
- * used in turn; there are enough of them that the results a step may refer to are still
- * there while it runs: a step refers to tickets that were in flight when it was
- * submitted, itself in flight at most depth - 1 steps behind the newest.
+ * The scheduler thread copies a step into a slot and pushes the slot. The leader (the
+ * rank that gives out logits) resolves references to tokens of the steps before it,
+ * raises `go` for the other ranks, runs its own share, samples, waits for the others'
+ * `done`, and pushes the slot on the queue of completions, whose descriptor the scheduler
+ * polls. Slots are used in turn; there are enough of them that the results a step may
+ * refer to are still there while it runs: a step refers to tickets that were in flight
+ * when it was submitted, itself in flight at most depth - 1 steps behind the newest.
  *
- * Sampling many rows is spread over a team of its own that sleeps between steps: rows are
- * independent, so the split changes no choice.
- *
- * Lifecycle: ranks_new starts the thread and waits for its first word on the completion
- * queue (loaded, or why not); free pushes the end marker and joins. */
+ * Lifecycle: ranks_new starts the threads and waits for the leader's first word on the
+ * completion queue (all loaded, or why not); free pushes the end marker and joins. A rank
+ * that hangs outside any collective is named and left behind: the process is to end. */
 #include "daemon/serve/ranks.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,23 +25,14 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/queue.h"
-#include "base/team.h"
 #include "daemon/serve/exec_slot.h"
 #include "daemon/serve/executor.h"
 #include "daemon/serve/model.h"
-#include "daemon/serve/sampler.h"
+#include "daemon/serve/outs.h"
+#include "daemon/serve/rank.h"
 
 static const int64_t IDLE_WAIT_US = 3600ll * 1000 * 1000;
-
-/* Work of one row in units of a greedy choice; below TEAM_WORK one thread does it. */
-enum { WORK_GREEDY = 1, WORK_FULL = 8, TEAM_WORK = 16 };
-
-/* What is to become of one output row. */
-struct out_row {
-    const struct step_item *item;
-    int32_t score; /* the token to score, or -1: sample */
-    int32_t tok;   /* index in the slot's tokens */
-};
+static const int64_t COMM_TIMEOUT_US = 30ll * 1000 * 1000;
 
 struct ranks {
     struct executor x;
@@ -51,9 +43,15 @@ struct ranks {
     struct exec_slot *slots;
     int n_slots, in_flight; /* in_flight: scheduler thread */
     uint64_t tickets;
-    pthread_t thread;
-    bool started;
-    struct exec_slot end; /* its address on todo ends the thread */
+    struct exec_slot end; /* its address on todo ends the leader */
+
+    struct mesh mesh;
+    struct comm_fabric *fabric; /* NULL with one rank */
+    struct rank *rank;          /* [mesh.n] */
+    int leader;
+    struct gate go;   /* step that the others may run; 1 = load */
+    atomic_uint over; /* they end */
+    uint32_t turn;    /* the leader's: value of go */
 
     /* during ranks_new */
     struct model *m;
@@ -62,212 +60,140 @@ struct ranks {
     struct err load_err;
     bool loaded;
 
-    /* the rank thread's */
-    struct backend *b;
-    struct forward *f;
-    struct team *team;
-    struct sampler **samplers; /* one a member */
-    int n_samplers;
-    struct exec_slot *now; /* being run */
-    struct out_row *outs;  /* [caps.outs] of it */
-    int n_outs;
-    _Atomic bool sample_failed;
-
-    /* fixed once loaded */
-    struct backend_mem mem;
-    char isa[16];
+    /* the leader's */
+    struct outs *outs;
+    struct exec_slot *now; /* being run; the others read its step */
 };
 
-/* ---- references ---- */
+/* ---- all ranks ---- */
 
-static struct exec_slot *ranks_slot(struct ranks *r, uint64_t ticket)
+static int64_t comm_timeout(const struct ranks *r)
 {
-    return &r->slots[ticket % (uint64_t)r->n_slots];
+    return r->cfg.comm_timeout_us ? r->cfg.comm_timeout_us : COMM_TIMEOUT_US;
 }
 
-/* Token `index` that sequence seq accepted in a ticket before this one; -1 when it
- * accepted fewer. */
-static int32_t ranks_resolve(struct ranks *r, const struct step_ref *ref)
+static void others_go(struct ranks *r)
 {
-    const struct exec_slot *s = ranks_slot(r, ref->ticket);
-
-    if (s->done.ticket != ref->ticket || s == r->now)
-        return -1;
-    for (int32_t i = 0; i < s->done.n_results; i++) {
-        const struct step_result *res = &s->results[i];
-        if (res->seq == ref->seq && ref->index < res->n_accepted)
-            return s->toks[res->tok_off + res->n_scored + ref->index].id;
-    }
-    return -1;
+    r->turn++;
+    gate_raise(&r->go, r->turn);
 }
 
-static void ranks_resolve_all(struct ranks *r, struct step *st)
+/* Until every other rank has ended this turn: 0, or -1 with the first failure. Beyond the
+ * time-out of a collective a rank that is still at it hangs somewhere else. */
+static int others_done(struct ranks *r, struct err *e)
 {
-    const struct step_ref *refs = step_refs(st);
+    int64_t deadline = clock_now_us(clock_real()) + 2 * comm_timeout(r);
+    int rc = 0;
 
-    for (int32_t i = 0; i < st->n_refs; i++)
-        step_toks(st)[refs[i].at] = ranks_resolve(r, &refs[i]);
-}
+    for (int i = 0; i < r->mesh.n; i++) {
+        struct rank *k = &r->rank[i];
 
-static bool item_is_whole(const struct step *st, const struct step_item *it)
-{
-    const int32_t *toks = step_toks(st) + it->tok_off;
-
-    for (int32_t t = 0; t < it->n_tok; t++)
-        if (toks[t] < 0)
-            return false;
-    return true;
-}
-
-/* ---- one step ---- */
-
-static void ranks_add_outs(struct ranks *r, const struct step_item *it,
-                           const struct step_result *res)
-{
-    const int32_t *toks = step_toks(r->now->st) + it->tok_off;
-
-    for (int32_t row = it->out_from; row < it->n_tok; row++) {
-        bool last = row == it->n_tok - 1;
-        struct out_row *o = &r->outs[r->n_outs++];
-        o->item = it;
-        o->score = !last ? toks[row + 1] : it->sample >= 0 ? -1 : it->next;
-        o->tok = res->tok_off + row - it->out_from;
-    }
-}
-
-/* Keep in the step only items whose tokens are all known; those that wait for a token
- * that was never accepted get an empty result. Lists the outputs of the rest. */
-static void ranks_plan(struct ranks *r)
-{
-    struct exec_slot *s = r->now;
-    struct step_item *items = step_items(s->st);
-    int32_t kept = 0;
-
-    ranks_resolve_all(r, s->st);
-    exec_slot_lay_out(s);
-    r->n_outs = 0;
-    for (int32_t i = 0; i < s->st->n_items; i++) {
-        if (!item_is_whole(s->st, &items[i])) {
-            s->results[i].n_scored = s->results[i].n_accepted = 0;
+        if (i == r->leader)
             continue;
+        if (gate_wait(&k->done, r->turn, r->cfg.backend.spin, deadline, NULL) !=
+            GATE_OPEN) {
+            err_set(e, ERR_DEVICE, "rank %d has not ended its step within %.1f s", i,
+                    (double)comm_timeout(r) * 2 / 1e6);
+            comm_abort(r->fabric, e);
+            return -1;
         }
-        items[kept] = items[i];
-        ranks_add_outs(r, &items[kept], &s->results[i]);
-        kept++;
+        if (k->failed && rc == 0) {
+            *e = k->why;
+            rc = -1;
+        }
     }
-    s->st->n_items = kept;
+    return rc;
 }
 
-struct sampling {
-    struct ranks *r;
-    int first, n;
-    const float *logits;
-};
-
-static int ranks_sample_row(struct ranks *r, struct sampler *sm, const struct out_row *o,
-                            const float *logits)
+static void no_sink(void *arg, int first, int n, const float *logits)
 {
-    const struct step *st = r->now->st;
-    struct step_token *t = &r->now->toks[o->tok];
-
-    if (o->score >= 0)
-        return sampler_score(sm, logits, o->score, o->item->n_top, t);
-    const struct step_sample *sp = &step_samples(st)[o->item->sample];
-    return sampler_pick(sm, logits, sp, step_hist(st) + sp->hist_off,
-                        step_biases(st) + sp->bias_off, o->item->n_top, t);
+    (void)arg, (void)first, (void)n, (void)logits;
 }
 
-static void ranks_sample_member(void *arg, int member, int n_members)
+static void *other_main(void *arg)
 {
-    const struct sampling *p = arg;
-    struct ranks *r = p->r;
+    struct rank *k = arg;
+    struct ranks *r = k->all;
+    uint32_t turn = 1; /* load */
 
-    for (int i = member; i < p->n; i += n_members) {
-        const float *row = p->logits + (size_t)i * (size_t)r->n_vocab;
-        const struct out_row *o = &r->outs[p->first + i];
-        if (ranks_sample_row(r, r->samplers[member], o, row) < 0)
-            r->sample_failed = true;
+    rank_open(k, r->m, NULL, NULL);
+    gate_raise(&k->done, turn);
+    while (!k->failed) {
+        enum gate_end end =
+            gate_wait(&r->go, turn + 1, r->cfg.backend.spin,
+                      clock_now_us(clock_real()) + IDLE_WAIT_US, &r->over);
+        if (end == GATE_TIMEOUT)
+            continue;
+        if (atomic_load(&r->over))
+            break;
+        turn++;
+        rank_run(k, r->now->st, no_sink, NULL);
+        gate_raise(&k->done, turn);
     }
+    rank_close(k);
+    gate_raise(&k->gone, 1);
+    return NULL;
 }
 
-static int ranks_work(const struct ranks *r, int first, int n)
+static void run_all(struct ranks *r, struct exec_slot *s)
 {
-    const struct step_sample *samples = step_samples(r->now->st);
-    int work = 0;
+    struct err other;
+    int rc;
 
-    for (int i = first; i < first + n; i++) {
-        const struct out_row *o = &r->outs[i];
-        bool greedy = o->score < 0 && o->item->n_top < 0 &&
-                      samples[o->item->sample].temperature == 0;
-        work += greedy ? WORK_GREEDY : WORK_FULL;
+    r->now = s;
+    outs_plan(r->outs, s);
+    others_go(r);
+    rc = rank_run(&r->rank[r->leader], s->st, outs_sink, r->outs);
+    if (rc < 0)
+        s->why = r->rank[r->leader].why;
+    if (others_done(r, &other) < 0 && rc == 0) {
+        s->why = other;
+        rc = -1;
     }
-    return work;
-}
-
-static void ranks_sink(void *arg, int first, int n, const float *logits)
-{
-    struct ranks *r = arg;
-    struct sampling p = {r, first, n, logits};
-
-    if (r->team && n > 1 && ranks_work(r, first, n) >= TEAM_WORK)
-        team_run(r->team, ranks_sample_member, &p);
-    else
-        ranks_sample_member(&p, 0, 1);
+    if (rc == 0 && outs_failed(r->outs))
+        rc = err_set(&s->why, ERR_INTERNAL, "the model gave no usable logits");
+    if (rc < 0)
+        exec_slot_fail(s);
 }
 
 static void ranks_run(struct ranks *r, struct exec_slot *s)
 {
     s->done.start_us = clock_now_us(clock_real());
-    r->now = s;
-    r->sample_failed = false;
-    ranks_plan(r);
-    if (forward_run(r->f, s->st, ranks_sink, r, &s->why) < 0)
-        exec_slot_fail(s);
-    else if (r->sample_failed) {
-        err_set(&s->why, ERR_INTERNAL, "the model gave no usable logits");
-        exec_slot_fail(s);
-    }
+    if (r->fabric && comm_fabric_error(r->fabric, &s->why) < 0)
+        exec_slot_fail(s); /* it ended in a former step */
+    else
+        run_all(r, s);
     s->done.end_us = clock_now_us(clock_real());
 }
 
-/* ---- the thread ---- */
+/* ---- the leader's thread ---- */
 
 static int ranks_load(struct ranks *r, struct err *e)
 {
     const struct backend_cfg *c = &r->cfg.backend;
+    struct rank *k = &r->rank[r->leader];
+    int rc = rank_open(k, r->m, r->progress, r->arg);
 
-    if (backend_open(c, &r->b, e) < 0)
+    if (rc < 0)
+        *e = k->why;
+    r->turn = 1;
+    if (others_done(r, rc < 0 ? &(struct err){0} : e) < 0 || rc < 0)
         return -1;
-    if (r->cfg.forward.kv_type == DT_COUNT)
-        r->cfg.forward.kv_type = backend_kv_dtype(r->b);
-    if (forward_new(r->b, r->m, &r->cfg.forward, r->progress, r->arg, &r->f, e) < 0)
-        return -1;
-    if (c->n_threads > 1 && team_new(c->n_threads, c->cpus, false, &r->team, e) < 0)
-        return -1;
-    r->n_samplers = r->team ? team_size(r->team) : 1;
-    r->samplers = xcalloc((size_t)r->n_samplers, sizeof(*r->samplers));
-    for (int i = 0; i < r->n_samplers; i++)
-        r->samplers[i] = sampler_new(r->n_vocab);
-    r->outs = xcalloc((size_t)r->cfg.caps.outs, sizeof(*r->outs));
-    backend_mem_used(r->b, &r->mem);
-    strncpy(r->isa, backend_isa(r->b), sizeof(r->isa) - 1);
-    return 0;
+    r->cfg.forward.kv_type = k->kv_type;
+    const struct outs_cfg oc = {
+        .slots = r->slots,
+        .n_slots = r->n_slots,
+        .n_vocab = r->n_vocab,
+        .max_rows = r->cfg.caps.outs,
+        .n_threads = c->n_threads,
+        .cpus = c->cpus,
+    };
+    return outs_new(&oc, &r->outs, e);
 }
 
-static void ranks_unload(struct ranks *r)
+static void *leader_main(void *arg)
 {
-    for (int i = 0; i < r->n_samplers; i++)
-        sampler_free(r->samplers[i]);
-    free(r->samplers);
-    free(r->outs);
-    team_free(r->team);
-    forward_free(r->f);
-    backend_close(r->b);
-}
-
-static void *ranks_main(void *arg)
-{
-    struct ranks *r = arg;
+    struct ranks *r = ((struct rank *)arg)->all;
 
     r->loaded = ranks_load(r, &r->load_err) == 0;
     queue_push(r->done, &r->end);
@@ -280,7 +206,11 @@ static void *ranks_main(void *arg)
         ranks_run(r, s);
         queue_push(r->done, s);
     }
-    ranks_unload(r);
+    atomic_store(&r->over, 1);
+    gate_raise(&r->go, ++r->turn);
+    outs_free(r->outs);
+    rank_close(&r->rank[r->leader]);
+    gate_raise(&r->rank[r->leader].gone, 1);
     return NULL;
 }
 
@@ -294,7 +224,7 @@ static int ranks_submit(struct executor *x, const struct step *st, uint64_t *ret
     if (r->in_flight == r->x.depth)
         return err_set(e, ERR_INTERNAL, "%d steps are in flight already", r->in_flight);
     uint64_t ticket = ++r->tickets;
-    struct exec_slot *s = ranks_slot(r, ticket);
+    struct exec_slot *s = &r->slots[ticket % (uint64_t)r->n_slots];
     exec_slot_fill(s, st, ticket);
     r->in_flight++;
     queue_push(r->todo, s);
@@ -314,37 +244,129 @@ static bool ranks_poll(struct executor *x, struct step_done *ret)
     return true;
 }
 
+/* Join every thread that comes to its end in time. */
+static bool ranks_join(struct ranks *r)
+{
+    int64_t deadline = clock_now_us(clock_real()) + 2 * comm_timeout(r);
+    bool all = true;
+
+    for (int i = 0; i < r->mesh.n; i++) {
+        struct rank *k = &r->rank[i];
+
+        if (!k->started)
+            continue;
+        if (gate_wait(&k->gone, 1, false, deadline, NULL) == GATE_OPEN)
+            pthread_join(k->thread, NULL);
+        else
+            all = false;
+    }
+    return all;
+}
+
 static void ranks_free(struct executor *x)
 {
     struct ranks *r = (struct ranks *)x;
 
-    if (r->started) {
+    if (r->todo)
         queue_push(r->todo, &r->end);
-        pthread_join(r->thread, NULL);
-    }
+    if (!ranks_join(r))
+        return; /* what a hanging rank may still touch stays */
     for (int i = 0; r->slots && i < r->n_slots; i++)
         exec_slot_done(&r->slots[i]);
+    comm_fabric_free(r->fabric);
     free(r->slots);
     queue_free(r->todo);
     queue_free(r->done);
+    free(r->rank);
     free(r->cpus);
     free(r);
 }
 
 static const struct executor_ops ranks_ops = {ranks_submit, ranks_poll, ranks_free};
 
+/* ---- start ---- */
+
+static int start_thread(struct ranks *r, int i, struct err *e)
+{
+    struct rank *k = &r->rank[i];
+    void *(*run)(void *) = i == r->leader ? leader_main : other_main;
+    char name[16];
+    int rc = pthread_create(&k->thread, NULL, run, k);
+
+    if (rc != 0) {
+        errno = rc;
+        return err_errno(e, ERR_NOMEM, "cannot start the thread of rank %d", i);
+    }
+    k->started = true;
+    snprintf(name, sizeof(name), "rank%d", i);
+    pthread_setname_np(k->thread, name);
+    return 0;
+}
+
+/* The leader last, so that it waits for threads that exist. */
 static int ranks_start(struct ranks *r, struct err *e)
 {
-    if (pthread_create(&r->thread, NULL, ranks_main, r) != 0)
-        return err_errno(e, ERR_NOMEM, "cannot start the rank thread");
-    r->started = true;
-    pthread_setname_np(r->thread, "rank0");
+    for (int i = 0; i < r->mesh.n; i++)
+        if (i != r->leader && start_thread(r, i, e) < 0) {
+            if (r->fabric)
+                comm_abort(r->fabric, e);
+            atomic_store(&r->over, 1);
+            return -1;
+        }
+    if (start_thread(r, r->leader, e) < 0)
+        return -1;
     while (!queue_pop_wait(r->done, IDLE_WAIT_US))
         continue;
     if (r->loaded)
         return 0;
     *e = r->load_err;
     return -1;
+}
+
+/* Threads and CPUs of rank i out of those of all; at least one thread each. */
+static void share_threads(struct ranks *r, int i, struct backend_cfg *ret)
+{
+    int n = r->mesh.n, all = r->cfg.backend.n_threads, from = all * i / n;
+
+    *ret = r->cfg.backend;
+    ret->n_threads = all * (i + 1) / n - from;
+    ret->cpus = r->cpus && ret->n_threads ? r->cpus + from : NULL;
+    if (ret->n_threads < 1)
+        ret->n_threads = 1;
+    ret->spin = r->cfg.backend.spin && all >= n;
+}
+
+/* What the engine cannot do yet, in one sentence. */
+static int check_layout(const struct layout *l, const struct model_info *i, struct err *e)
+{
+    const struct forward_part p = {.tp = l->tp, .pp = l->pp, .sp = l->sp};
+
+    if (l->cp > 1 || l->adp > 1 || l->ep > 1)
+        return err_param(e, ERR_UNSUPPORTED, "layout",
+                         "the engine runs layouts of tp, sp and pp; cp, adp and ep are "
+                         "planned but not run yet");
+    return forward_part_check(i, &p, e);
+}
+
+static int make_mesh(struct ranks *r, const struct model_info *i, struct err *e)
+{
+    struct layout l = r->cfg.layout;
+
+    if (!l.tp && layout_parse("tp1", &l, e) < 0)
+        return -1;
+    if (check_layout(&l, i, e) < 0 || mesh_make(&l, &r->mesh, e) < 0)
+        return -1;
+    if (r->mesh.n > 1 && comm_fabric_new(r->mesh.groups, r->mesh.n_groups, r->mesh.n, 0,
+                                         &r->fabric, e) < 0)
+        return -1;
+    r->leader = mesh_head(&r->mesh, 0);
+    r->rank = xcalloc((size_t)r->mesh.n, sizeof(*r->rank));
+    for (int k = 0; k < r->mesh.n; k++) {
+        r->rank[k] = (struct rank){
+            .all = r, .index = k, .mesh = &r->mesh, .fabric = r->fabric, .cfg = r->cfg};
+        share_threads(r, k, &r->rank[k].cfg.backend);
+    }
+    return 0;
 }
 
 int ranks_new(struct model *m, const struct ranks_cfg *cfg, forward_progress_fn progress,
@@ -367,7 +389,8 @@ int ranks_new(struct model *m, const struct ranks_cfg *cfg, forward_progress_fn 
         r->cfg.backend.cpus = r->cpus;
     }
     r->cfg.forward.max_copies = cfg->caps.copies;
-    forward_caps(model_info(m), &r->cfg.forward, &r->cfg.backend.caps);
+    if (make_mesh(r, model_info(m), e) < 0)
+        goto fail;
     r->n_slots = 2 * cfg->depth + 2;
     r->slots = xcalloc((size_t)r->n_slots, sizeof(*r->slots));
     for (int i = 0; i < r->n_slots; i++)
@@ -389,12 +412,34 @@ fail:
 
 void ranks_mem(const struct executor *x, struct backend_mem *ret)
 {
-    *ret = ((const struct ranks *)x)->mem;
+    const struct ranks *r = (const struct ranks *)x;
+
+    *ret = (struct backend_mem){0};
+    for (int i = 0; i < r->mesh.n; i++) {
+        const struct backend_mem *m = &r->rank[i].mem;
+
+        ret->weight_bytes += m->weight_bytes;
+        ret->scratch_bytes += m->scratch_bytes;
+        ret->kv_bytes += m->kv_bytes;
+        ret->other_bytes += m->other_bytes;
+    }
 }
 
-const char *ranks_isa(const struct executor *x) { return ((const struct ranks *)x)->isa; }
+const char *ranks_isa(const struct executor *x)
+{
+    const struct ranks *r = (const struct ranks *)x;
+
+    return backend_isa(r->rank[r->leader].b);
+}
 
 enum dtype ranks_kv_type(const struct executor *x)
 {
     return ((const struct ranks *)x)->cfg.forward.kv_type;
+}
+
+int ranks_count(const struct executor *x) { return ((const struct ranks *)x)->mesh.n; }
+
+void ranks_status(const struct executor *x, int rank, struct rank_status *ret)
+{
+    rank_status_of(&((const struct ranks *)x)->rank[rank], ret);
 }

@@ -3,7 +3,13 @@
  * what happens when loading or a step fails; and the executor without a device. */
 #include "daemon/serve/ranks.h"
 
+#include <dirent.h>
 #include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/err.h"
 #include "daemon/serve/executor.h"
@@ -29,6 +35,8 @@ struct rank {
     struct step *st;
 };
 
+static const char *mesh_layout; /* of the next start; NULL = one rank */
+
 static int start(struct rank *r, int threads, forward_progress_fn fn, void *arg,
                  const char *isa, struct err *e)
 {
@@ -42,8 +50,11 @@ static int start(struct rank *r, int threads, forward_progress_fn fn, void *arg,
                     .n_blocks = SEQS * PER_SEQ},
         .caps = caps,
         .depth = 2,
+        .comm_timeout_us = 1000000,
     };
 
+    if (mesh_layout)
+        assert_int_equal(layout_parse(mesh_layout, &c.layout, e), 0);
     memset(r, 0, sizeof(*r));
     snprintf(r->dir, sizeof(r->dir), "%s", tiny_model("llama", test_seed()));
     assert_int_equal(model_open(r->dir, &r->m, e), 0);
@@ -314,6 +325,115 @@ static void test_bad_step_is_an_error(void **state)
     close_rank(&r);
 }
 
+/* ---- many ranks ---- */
+
+static void test_layouts(void **state)
+{
+    static const char *const layouts[] = {"tp2", "tp4 sp", "pp2", "tp2 pp2"};
+    struct step_token want[12], got[12];
+    struct rank_status s;
+    struct rank r;
+
+    (void)state;
+    open_rank(&r, 1);
+    generate(&r, want, 12);
+    close_rank(&r);
+    for (size_t l = 0; l < sizeof(layouts) / sizeof(layouts[0]); l++) {
+        mesh_layout = layouts[l];
+        open_rank(&r, 2);
+        mesh_layout = NULL;
+        generate(&r, got, 12);
+        for (int i = 0; i < 12; i++) {
+            assert_int_equal(got[i].id, want[i].id);
+            assert_true(fabsf(got[i].logprob - want[i].logprob) < 1e-2f);
+        }
+        for (int i = 0; i < ranks_count(r.x); i++) {
+            ranks_status(r.x, i, &s);
+            assert_true(s.mem.weight_bytes > 0 && s.mem.kv_bytes > 0 && s.busy_us > 0);
+        }
+        close_rank(&r);
+    }
+}
+
+static void test_layout_refused(void **state)
+{
+    static const struct {
+        const char *layout, *says;
+    } cases[] = {{"tp3", "tp 3 does not divide the model's 4 attention heads"},
+                 {"pp4", "pp 4 is more than the 2 layers"},
+                 {"cp2", "cp, adp and ep are planned but not run yet"}};
+    struct rank r;
+    struct err e = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        mesh_layout = cases[i].layout;
+        assert_int_equal(start(&r, 1, NULL, NULL, "auto", &e), -1);
+        mesh_layout = NULL;
+        assert_non_null(strstr(e.msg, cases[i].says));
+        free(r.st);
+    }
+}
+
+static atomic_bool held;
+
+static void hold(int signo)
+{
+    (void)signo;
+    while (atomic_load(&held))
+        sched_yield();
+}
+
+/* The thread of a rank, by its name. */
+static pid_t thread_of(const char *name)
+{
+    DIR *d = opendir("/proc/self/task");
+    struct dirent *t;
+    pid_t found = 0;
+
+    while ((t = readdir(d))) {
+        char path[300], comm[32] = "";
+        snprintf(path, sizeof(path), "/proc/self/task/%s/comm", t->d_name);
+        FILE *f = fopen(path, "r");
+        if (f && fgets(comm, sizeof(comm), f) && !strncmp(comm, name, strlen(name)))
+            found = atoi(t->d_name);
+        if (f)
+            fclose(f);
+    }
+    closedir(d);
+    return found;
+}
+
+/* A rank that is stopped: the step ends on all with its name, and so do later ones. */
+static void test_stopped_rank(void **state)
+{
+    struct step_done d;
+    struct rank r;
+    pid_t tid;
+
+    (void)state;
+    mesh_layout = "tp4";
+    open_rank(&r, 1);
+    mesh_layout = NULL;
+    tid = thread_of("rank2");
+    assert_true(tid > 0);
+    atomic_store(&held, true);
+    signal(SIGUSR1, hold);
+    assert_int_equal(syscall(SYS_tgkill, getpid(), tid, SIGUSR1), 0);
+    add(r.st, 1, 0, prompt, 7);
+    submit(&r);
+    wait_done(r.x, &d);
+    assert_non_null(d.error);
+    assert_int_equal(d.error->code, ERR_DEVICE);
+    assert_non_null(strstr(d.error->msg, "rank 2 "));
+    add(r.st, 1, 0, prompt, 7);
+    submit(&r);
+    wait_done(r.x, &d);
+    assert_non_null(strstr(d.error->msg, "rank 2 "));
+    atomic_store(&held, false);
+    close_rank(&r);
+}
+
 static bool count_and_stop(void *arg, double done)
 {
     (void)done;
@@ -373,10 +493,17 @@ static void test_null(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_two_in_flight),    cmocka_unit_test(test_depth_is_kept),
-    cmocka_unit_test(test_lost_reference),   cmocka_unit_test(test_scores),
-    cmocka_unit_test(test_sampling_threads), cmocka_unit_test(test_bad_step_is_an_error),
-    cmocka_unit_test(test_failed_start),     cmocka_unit_test(test_null),
+    cmocka_unit_test(test_two_in_flight),
+    cmocka_unit_test(test_depth_is_kept),
+    cmocka_unit_test(test_lost_reference),
+    cmocka_unit_test(test_scores),
+    cmocka_unit_test(test_sampling_threads),
+    cmocka_unit_test(test_bad_step_is_an_error),
+    cmocka_unit_test(test_failed_start),
+    cmocka_unit_test(test_layouts),
+    cmocka_unit_test(test_layout_refused),
+    cmocka_unit_test(test_stopped_rank),
+    cmocka_unit_test(test_null),
 };
 
 TEST_MAIN("ranks", tests)

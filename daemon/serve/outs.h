@@ -1,0 +1,31 @@
+/* daemon/serve/outs.h - what becomes of the logits of a step: scores and sampled tokens.
+ *
+ * Inside the ranks executor only; the thread of the rank that gives out logits. */
+#ifndef SERVE_OUTS_H
+#define SERVE_OUTS_H
+
+#include <stdbool.h>
+
+struct err;
+struct exec_slot;
+struct outs;
+
+struct outs_cfg {
+    const struct exec_slot *slots; /* the executor's, borrowed: ticket % n_slots */
+    int n_slots, n_vocab, max_rows;
+    int n_threads; /* that sample */
+    const int *cpus;
+};
+int outs_new(const struct outs_cfg *cfg, struct outs **ret, struct err *e);
+void outs_free(struct outs *o);
+
+/* Before the step runs: resolves its references, keeps only items whose tokens are all
+ * known (those that wait for a token that was never accepted get an empty result) and
+ * lists the outputs of the rest. */
+void outs_plan(struct outs *o, struct exec_slot *s);
+/* A forward_sink_fn with the outs as its arg. */
+void outs_sink(void *arg, int first, int n, const float *logits);
+/* Some row of the last plan had no usable logits. */
+bool outs_failed(const struct outs *o);
+
+#endif
