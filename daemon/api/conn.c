@@ -63,7 +63,7 @@ void conn_unref(struct conn *c)
     if (!c || atomic_fetch_sub(&c->refs, 1) != 1)
         return;
     conn_account(c, 0);
-    if (c->carry)
+    if (c->carry_free)
         c->carry_free(c->carry);
     conn_drop_body(c);
     spool_done(&c->spool);
