@@ -60,27 +60,43 @@ static int prefix(char *out, size_t cap, enum log_level level)
                         levels[level].name, sink.program);
 }
 
-void log_line(enum log_level level, const char *fmt, ...)
+static void put(enum log_level level, bool keep, const char *fmt, va_list ap)
 {
     char line[2048];
     size_t n, from;
-    va_list ap;
     int m;
 
     if ((int)level > atomic_load(&sink.level))
         return;
     from = n = (size_t)prefix(line, sizeof(line), level);
-    va_start(ap, fmt);
     m = vsnprintf(line + n, sizeof(line) - n - 1, fmt, ap);
-    va_end(ap);
     if (m < 0)
         return;
     n += (size_t)m < sizeof(line) - n - 1 ? (size_t)m : sizeof(line) - n - 2;
     for (size_t i = from; i < n; i++)
         if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F)
             line[i] = ' ';
-    logring_add(level, line + from, n - from);
+    if (keep)
+        logring_add(level, line + from, n - from);
     line[n++] = '\n';
     if (write(STDERR_FILENO, line, n) < 0)
         return; /* nobody is left to tell */
+}
+
+void log_line(enum log_level level, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    put(level, true, fmt, ap);
+    va_end(ap);
+}
+
+void log_unkept(enum log_level level, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    put(level, false, fmt, ap);
+    va_end(ap);
 }

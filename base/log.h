@@ -18,6 +18,11 @@ int log_level_parse(const char *name);
 void log_line(enum log_level level, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* The same, but not among the last lines that are kept (base/logring.h): texts of
+ * requests, where the operator wants them logged at all. */
+void log_unkept(enum log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
 #define log_error(...) log_line(LOG_LV_ERROR, __VA_ARGS__)
 #define log_warn(...) log_line(LOG_LV_WARN, __VA_ARGS__)
 #define log_info(...) log_line(LOG_LV_INFO, __VA_ARGS__)

@@ -19,6 +19,8 @@ static const char *const phases[] = {"idle", "applying", "pending", "reverting"}
 static const char *const guards[] = {"off", "on", "auto"};
 #define COUNT(v) ((int)(sizeof(v) / sizeof((v)[0])))
 
+const char *rev_phase_name(enum rev_phase p) { return phases[p]; }
+
 const char *rev_state_name(enum rev_state s)
 {
     return (unsigned)s < REV_STATE_COUNT ? states[s] : "?";

@@ -51,6 +51,7 @@ void revision_done(struct revision *r);
 
 /* What runs and what waits; all ids 0 in an empty store. */
 enum rev_phase { REV_IDLE, REV_PHASE_APPLYING, REV_PHASE_PENDING, REV_PHASE_REVERTING };
+const char *rev_phase_name(enum rev_phase p); /* "idle", "applying", .. */
 enum rev_guard { REV_GUARD_OFF, REV_GUARD_ON, REV_GUARD_AUTO };
 struct rev_point {
     int64_t running, good, pending;

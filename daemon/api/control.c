@@ -12,19 +12,30 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/api/conn.h"
+#include "daemon/api/control.h"
 #include "daemon/api/handler.h"
+#include "daemon/api/news.h"
 #include "daemon/api/route.h"
 #include "daemon/api/rows.h"
 #include "daemon/api/rules.h"
 #include "daemon/api/server.h"
+#include "daemon/api/upkeep.h"
+#include "daemon/ctrl/alarm.h"
 #include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/tokenizer.h"
+#include "state/revision.h"
 #include "topo/finding.h"
 #include "topo/graph.h"
 
-enum { MAX_INSTANCES = 64, MAX_MODELS = 64, MAX_REQUESTS = 4096, MAX_PAGES = 64 };
+enum {
+    MAX_INSTANCES = 64,
+    MAX_MODELS = 64,
+    MAX_REQUESTS = 4096,
+    MAX_PAGES = 64,
+    MAX_ALARMS = 512
+};
 
 static double since_s(int64_t us)
 {
@@ -105,30 +116,73 @@ static void put_rack(struct jw *w, struct http *h)
     domain_put(v);
 }
 
-void control_status(struct conn *c)
+static void put_operator(struct jw *w, struct http *h)
+{
+    struct alarm_status *a = xcalloc(MAX_ALARMS, sizeof(*a));
+    int n = h->cfg.alarms ? alarms_list(h->cfg.alarms, a, MAX_ALARMS) : 0, active = 0;
+    char reason[UPKEEP_REASON];
+    struct rev_point p;
+
+    for (int i = 0; i < n; i++)
+        active += !a[i].ended_ms;
+    free(a);
+    news_point(h->news, &p);
+    jw_kint(w, "revision", p.running);
+    jw_kstr(w, "phase", rev_phase_name(p.phase));
+    jw_key(w, "pending");
+    if (p.phase == REV_PHASE_PENDING) {
+        jw_obj(w);
+        jw_kint(w, "revision", p.pending);
+        jw_key(w, "left_s");
+        if (p.deadline_us)
+            jw_num(w, -since_s(p.deadline_us));
+        else
+            jw_null(w);
+        jw_obj_end(w);
+    } else {
+        jw_null(w);
+    }
+    jw_kint(w, "alarms", active);
+    jw_kbool(w, "maintenance", upkeep_on(h, reason));
+    jw_kstr(w, "maintenance_reason", reason);
+}
+
+void control_put_status(struct conn *c, struct jw *w)
 {
     struct instance_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
     int n = router_instances(c->h->router, s, MAX_INSTANCES);
-    struct reply r;
 
-    reply_open(&r);
-    jw_kstr(&r.w, "version", c->h->version);
-    jw_kint(&r.w, "pid", getpid());
-    jw_knum(&r.w, "uptime_s", since_s(c->h->cfg.start_us));
-    put_ready(&r.w, c->h);
-    put_rack(&r.w, c->h);
-    jw_kstr(&r.w, "listen", c->h->listen);
-    jw_kint(&r.w, "port", c->h->port);
-    jw_kint(&r.w, "connections", atomic_load(&c->h->connections));
-    jw_kbool(&r.w, "log_content", c->rules->log_content);
-    put_load(&r.w, c->h, s, n);
-    jw_key(&r.w, "instances");
-    jw_arr(&r.w);
+    jw_obj(w);
+    jw_kstr(w, "version", c->h->version);
+    jw_kint(w, "pid", getpid());
+    jw_knum(w, "uptime_s", since_s(c->h->cfg.start_us));
+    put_ready(w, c->h);
+    put_operator(w, c->h);
+    put_rack(w, c->h);
+    jw_kstr(w, "listen", c->h->listen);
+    jw_kint(w, "port", c->h->port);
+    jw_kint(w, "connections", atomic_load(&c->h->connections));
+    jw_kbool(w, "log_content", c->rules->log_content);
+    put_load(w, c->h, s, n);
+    jw_key(w, "instances");
+    jw_arr(w);
     for (int i = 0; i < n; i++)
-        rows_instance(&r.w, &s[i]);
-    jw_arr_end(&r.w);
+        rows_instance(w, &s[i]);
+    jw_arr_end(w);
+    jw_obj_end(w);
     free(s);
-    reply_send(c, &r, 200);
+}
+
+void control_status(struct conn *c)
+{
+    struct buf b;
+    struct jw w;
+
+    buf_init(&b, 0);
+    jw_init(&w, &b);
+    control_put_status(c, &w);
+    conn_answer(c, 200, "application/json", &b);
+    buf_done(&b);
 }
 
 void control_models(struct conn *c)
@@ -219,25 +273,31 @@ static void put_metric(struct jw *w, int id, int label, struct metric_page *cons
     jw_obj_end(w);
 }
 
-void control_metrics(struct conn *c)
+void control_put_metrics(struct http *h, struct jw *w)
 {
     struct metric_page *pages[MAX_PAGES];
-    int n = router_pages_get(c->h->router, pages, MAX_PAGES);
-    struct reply r;
+    int n = router_pages_get(h->router, pages, MAX_PAGES);
 
-    reply_open(&r);
-    jw_key(&r.w, "metrics");
-    jw_arr(&r.w);
+    jw_arr(w);
     for (int id = 0; id < METRICS_N && n > 0; id++) {
         const struct metric_def *d = &metrics_defs[id];
 
         if (!d->label)
-            put_metric(&r.w, id, 0, pages, n);
+            put_metric(w, id, 0, pages, n);
         for (int v = 0; d->label && d->values[v]; v++)
-            put_metric(&r.w, id, v, pages, n);
+            put_metric(w, id, v, pages, n);
     }
-    jw_arr_end(&r.w);
-    router_pages_put(c->h->router);
+    jw_arr_end(w);
+    router_pages_put(h->router);
+}
+
+void control_metrics(struct conn *c)
+{
+    struct reply r;
+
+    reply_open(&r);
+    jw_key(&r.w, "metrics");
+    control_put_metrics(c->h, &r.w);
     reply_send(c, &r, 200);
 }
 

@@ -19,6 +19,7 @@
 #include "daemon/api/rows.h"
 #include "daemon/api/server.h"
 #include "daemon/ctrl/router.h"
+#include "state/revision.h"
 #include "state/store.h"
 
 enum { TICK_US = 200000, INSTANCES_MAX = 64, LINES_A_TICK = 200 };
@@ -36,6 +37,8 @@ struct news {
     int n_seen;
     bool knows; /* seen[] is filled */
     uint64_t log_seq;
+    pthread_mutex_t lock;
+    struct rev_point point; /* under the lock */
 };
 
 static void arm(struct news *n)
@@ -64,10 +67,35 @@ static void on_operation(void *arg, const struct operation *op)
     tell(arg, EVENT_OPERATION, rows_operation, op);
 }
 
+/* Each change of the point is stored together with a journal row. */
+static void look_at_point(struct news *n)
+{
+    struct rev_point p;
+    struct err e;
+
+    if (!n->h->cfg.store || rev_point_get(n->h->cfg.store, &p, &e) < 0)
+        return; /* what was known stays */
+    pthread_mutex_lock(&n->lock);
+    n->point = p;
+    pthread_mutex_unlock(&n->lock);
+}
+
+void news_point(struct news *n, struct rev_point *ret)
+{
+    *ret = (struct rev_point){0};
+    if (!n)
+        return;
+    pthread_mutex_lock(&n->lock);
+    *ret = n->point;
+    pthread_mutex_unlock(&n->lock);
+}
+
 void news_journal(struct news *n, const struct journal_row *r)
 {
-    if (n)
-        tell(n, EVENT_JOURNAL, rows_journal, r);
+    if (!n)
+        return;
+    look_at_point(n);
+    tell(n, EVENT_JOURNAL, rows_journal, r);
 }
 
 void news_alarm(struct news *n, const struct alarm_status *a)
@@ -136,6 +164,8 @@ struct news *news_new(struct http *h)
     n->ops = operations_new(on_operation, n);
     n->events = events_new();
     n->timer = loop_timer_new(h->cfg.loop, on_tick, n);
+    pthread_mutex_init(&n->lock, NULL);
+    look_at_point(n);
     return n;
 }
 
@@ -146,6 +176,7 @@ void news_free(struct news *n)
     loop_timer_free(n->timer);
     events_free(n->events);
     operations_free(n->ops);
+    pthread_mutex_destroy(&n->lock);
     free(n);
 }
 

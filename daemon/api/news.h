@@ -13,6 +13,7 @@ struct journal_row;
 struct news;
 struct operation_watch;
 struct operations;
+struct rev_point;
 
 struct news *news_new(struct http *h); /* h->cfg.loop is there */
 void news_free(struct news *n);
@@ -24,6 +25,9 @@ int news_join(struct news *n, struct conn *c, unsigned kinds, struct err *e);
  * "\"revision\":7", "" none. */
 void news_start(struct news *n, struct conn *c, const char *kind, const char *subject,
                 const struct operation_watch *w, const char *members);
+
+/* What runs and what is pending, as last stored; zero without a store. Any thread. */
+void news_point(struct news *n, struct rev_point *ret);
 
 /* Each NULL-safe: news of the rest of the daemon. */
 void news_journal(struct news *n, const struct journal_row *r);

@@ -56,8 +56,8 @@ struct http {
     atomic_int n_threads;
     atomic_int_fast64_t loop_asked_us; /* since when the control loop owes a pass */
     atomic_uint_fast64_t loop_seen;
-    atomic_bool upkeep;    /* maintenance */
-    atomic_bool restoring; /* a worker is at it */
+    atomic_bool upkeep;                 /* maintenance */
+    atomic_bool restoring, selftesting; /* a worker is at it */
     pthread_mutex_t upkeep_lock;
     char upkeep_reason[256];
     pthread_mutex_t keys_lock;

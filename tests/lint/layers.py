@@ -25,7 +25,7 @@ OWNERS = {"sqlite3.h": r"state/store\.c", "readline/readline.h": r"ctl/line\.c",
 SLEEPS = re.compile(r"(?<![>.\w])(usleep|nanosleep|clock_nanosleep|sleep|pthread_cond_timedwait|"
                     r"sem_timedwait|epoll_wait|ppoll|poll|select|sigtimedwait|clock_sleep_us)\s*\(")
 SLEEP_OK = re.compile(r"(base/|ctl/|tests/)")
-LOGS = re.compile(r"\blog_(error|warn|info|debug|line)\s*\(")
+LOGS = re.compile(r"\blog_(error|warn|info|debug|line|unkept)\s*\(")
 LOG_OK = re.compile(r"(base/log|daemon/main\.c|daemon/engine_main\.c|daemon/api/|daemon/ctrl/|"
                     r"daemon/serve/engine\.c|ctl/)")
 
