@@ -177,13 +177,14 @@ static int read_object(struct conn *c, json_t **ret, const struct served **ret_m
 
 static int read_text(const json_t *root, const char **ret, size_t *ret_n, struct err *e)
 {
-    int got = js_get_str(root, "prompt", ret, ret_n, e);
+    int got = js_get_str(root, "text", ret, ret_n, e);
+    int more = got < 0 ? -1 : js_get_str(root, "prompt", ret, ret_n, e);
 
-    if (got == 0)
-        got = js_get_str(root, "text", ret, ret_n, e);
-    if (got == 0)
+    if (more < 0)
+        return -1;
+    if (got == 0 && more == 0)
         return err_param(e, ERR_INVALID, "prompt", "prompt (or text) is required");
-    return got < 0 ? -1 : 0;
+    return 0;
 }
 
 void api_tokenize(struct conn *c)

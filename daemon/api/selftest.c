@@ -225,12 +225,18 @@ static void carry_free(void *carry) { unref(carry); }
 
 void control_selftest(struct conn *c)
 {
-    struct selftest *t;
     struct err e, written;
+    struct selftest *t;
+    json_t *root;
     int rc;
 
     if (!handler_store(c))
         return;
+    if (body_object(c, "", &root, &e) < 0) {
+        conn_answer_err(c, &e);
+        return;
+    }
+    json_decref(root);
     if (atomic_exchange(&c->h->selftesting, true)) {
         err_set(&e, ERR_CONFLICT, "a self-test is running already");
         conn_answer_err(c, &e);
