@@ -48,7 +48,7 @@ obj = $(patsubst %.c,$(O)/%.o,$(1))
 
 all: $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl
 
-$(BIN)/llmrackd: $(call obj,daemon/main.c) $(O)/libllmrack.a
+$(BIN)/llmrackd: $(call obj,daemon/main.c daemon/print.c) $(O)/libllmrack.a
 $(BIN)/llmrack-engine: $(call obj,daemon/engine_main.c) $(O)/libllmrack.a
 $(BIN)/llmctl: $(call obj,$(CTL) $(BASE))
 $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl:
@@ -167,14 +167,14 @@ layers:
 lint: format-check layers
 
 # Man pages: the text of etc/man with the tables of the programs.
-man: $(B)/man/llmrackd.8 $(B)/man/llmctl.1
-$(B)/man/llmrackd.8: etc/man/llmrackd.8.in $(B)/llmrackd
+MAN := $(patsubst etc/man/%.in,$(B)/man/%,$(wildcard etc/man/*.in))
+man: $(MAN)
+$(B)/man/llmrackd.8: ROWS := llmrackd --man
+$(B)/man/llmrackd.yaml.5: ROWS := llmrackd --man-config
+$(B)/man/llmctl.1: ROWS := llmctl --man
+$(B)/man/%: etc/man/%.in $(B)/llmrackd $(B)/llmctl
 	@mkdir -p $(@D)
-	$(Q)$(B)/llmrackd --man > $@.rows && sed -e '/^@OPTIONS@/{r $@.rows' -e 'd;}' \
-		-e 's/@VERSION@/$(VERSION)/' $< > $@
-$(B)/man/llmctl.1: etc/man/llmctl.1.in $(B)/llmctl
-	@mkdir -p $(@D)
-	$(Q)$(B)/llmctl --man > $@.rows && sed -e '/^@VERBS@/{r $@.rows' -e 'd;}' \
+	$(Q)$(B)/$(ROWS) > $@.rows && sed -e '/^@[A-Z]*@$$/{r $@.rows' -e 'd;}' \
 		-e 's/@VERSION@/$(VERSION)/' $< > $@
 
 DESTDIR ?=

@@ -30,6 +30,7 @@
 #include "daemon/ctrl/system.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/options.h"
+#include "daemon/print.h"
 #include "daemon/serve/map.h"
 #include "daemon/serve/metrics.h"
 #include "state/store.h"
@@ -69,19 +70,6 @@ struct app {
 
 /* ---- options ---- */
 
-static void print_options(bool roff)
-{
-    struct buf b;
-
-    buf_init(&b, 0);
-    if (roff)
-        opt_man(daemon_opt_defs, n_daemon_opt_defs, &b);
-    else
-        opt_help(daemon_opt_defs, n_daemon_opt_defs, &b);
-    printf("%s%s", roff ? "" : "usage: llmrackd --model PATH [options]\n\n", b.p);
-    buf_done(&b);
-}
-
 /* 0 go on, 1 done, -1. */
 static int read_options(struct app *a, int argc, char **argv, struct err *e)
 {
@@ -90,11 +78,7 @@ static int read_options(struct app *a, int argc, char **argv, struct err *e)
 
     if (opt_parse(daemon_opt_defs, n_daemon_opt_defs, argc, argv, o, &rest, e) < 0)
         return -1;
-    if (o->help || o->man)
-        print_options(o->man);
-    if (o->version)
-        printf("llmrackd %s\n", LLMRACK_VERSION);
-    if (o->help || o->version || o->man || o->probe)
+    if (print_asked(o) || o->probe)
         return 1;
     if (rest < argc)
         return err_set(e, ERR_INVALID, "'%s' is no option; --help lists them",

@@ -88,6 +88,10 @@ const struct opt_def daemon_opt_defs[] = {
     BOOL(daemon_opts, help, "help", NULL, "print this and end"),
     BOOL(daemon_opts, version, "version", NULL, "print the version and end"),
     BOOL(daemon_opts, man, "man", NULL, "print the options as roff and end"),
+    BOOL(daemon_opts, man_config, "man-config", NULL,
+         "print the directives of the configuration as roff and end"),
+    BOOL(daemon_opts, sample_config, "sample-config", NULL,
+         "print a configuration with every directive and its default and end"),
 };
 const int n_daemon_opt_defs = sizeof(daemon_opt_defs) / sizeof(daemon_opt_defs[0]);
 

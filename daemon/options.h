@@ -35,7 +35,7 @@ struct daemon_opts {
     const char *rack, *rack_gpu; /* what is owned; the model that completes a file */
     int64_t max_body_mib, max_connections, drain_s, header_s, body_s, stuck_s;
     int probe; /* none | nvml: be that helper and nothing else */
-    bool help, version, man;
+    bool help, version, man, man_config, sample_config;
 };
 
 struct engine_opts {
