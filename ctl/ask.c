@@ -55,23 +55,24 @@ char *ask_path(const char *template, const struct args *a)
         put_encoded(&b, slot(p, a, &n) ? slot(p, a, &n) : "");
         p += n;
     }
-    for (char sep = '?'; *p;) { /* name={ARG} or name=value, one after the other */
+    for (char sep = '?'; *p;) { /* name={ARG} or name=word, after each other */
         size_t name = strcspn(++p, "=");
-        if (p[name] && p[name + 1] != '{') {
-            n = strcspn(p, "&");
-            buf_printf(&b, "%c%.*s", sep, (int)n, p);
-            sep = '&';
-            p += n;
-            continue;
-        }
-        const char *value = slot(p + name + 1, a, &n);
+        const char *from = p + name + 1, *value;
+        char word[16] = "";
 
+        n = strcspn(from, "&");
+        if (*from == '{') {
+            value = slot(from, a, &n);
+        } else {
+            snprintf(word, sizeof(word), "%.*s", (int)n, from);
+            value = word;
+        }
         if (value) {
             buf_printf(&b, "%c%.*s=", sep, (int)name, p);
             put_encoded(&b, value);
             sep = '&';
         }
-        p += name + 1 + n;
+        p = from + n;
     }
     return buf_take(&b);
 }

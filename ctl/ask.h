@@ -8,7 +8,7 @@ struct buf;
 struct err;
 
 /* "instances/{NAME}/stop?n={COUNT}" with the values, percent-encoded; a query member
- * without a value is left out. malloc'd, with the /api/v1/ in front. */
+ * without a value is left out (n=1 stays). malloc'd, with the /api/v1/ in front. */
 char *ask_path(const char *template, const struct args *a);
 /* "reason=TEXT n=COUNT:int on=:true" -> {"reason":"..","n":3,"on":true}. Kinds: str (the
  * default), int, flag (true when given), list (by commas). "/x" = what a word without a

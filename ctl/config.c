@@ -79,7 +79,7 @@ int run_config_save(struct session *s, const struct verb *v, const struct args *
         text = json_string_value(json_object_get(ans.root, "text"));
         rc = file_write(file, text, strlen(text), 0644, e);
         if (rc == 0)
-            printf("%zu bytes in %s\n", strlen(text), file);
+            fprintf(s->out, "%zu bytes in %s\n", strlen(text), file);
     }
     answer_done(&ans);
     return rc;
@@ -94,7 +94,7 @@ int run_config_diff(struct session *s, const struct verb *v, const struct args *
     const char *text = json_string_value(json_object_get(ans.root, "text"));
 
     if (rc == 0 && !s->json && text && !*text)
-        puts("no difference");
+        fprintf(s->out, "no difference\n");
     else if (rc == 0)
         run_show(s, &ans, v->view, a);
     answer_done(&ans);
@@ -170,16 +170,16 @@ int config_report(struct session *s, const struct answer *a, const char *text,
     struct buf out;
 
     if (s->json) {
-        printf("%s\n", a->raw.p);
+        fprintf(s->out, "%s\n", a->raw.p);
     } else {
         buf_init(&out, 0);
         put_faults(faults, text, &st, &out);
         if (n == 0)
             show_json(a->root, view, &st, &out);
         if (out.len)
-            fputs(out.p, stdout);
+            fputs(out.p, s->out);
         else if (ok)
-            puts("no change");
+            fprintf(s->out, "no change\n");
         buf_done(&out);
     }
     if (n)
@@ -320,7 +320,8 @@ static void say_pending(struct session *s)
         const json_t *p = json_object_get(ans.root, "pending");
 
         if (json_is_object(p))
-            printf(
+            fprintf(
+                s->out,
                 "It is kept by `config confirm`; without, revision %lld is rolled back "
                 "in %.0f s.\n",
                 (long long)json_integer_value(json_object_get(p, "revision")),

@@ -96,7 +96,7 @@ static int check(struct session *s, const char *text, struct err *e)
         return 1;
     if (e->code != ERR_INVALID || !line_is_terminal())
         return -1;
-    printf("%s\n", e->msg);
+    fprintf(s->out, "%s\n", e->msg);
     return line_ask("Edit again?") ? 0 : -1;
 }
 
@@ -123,7 +123,7 @@ static int edit_loop(struct session *s, const char *path, const char *before,
             return -1;
         if (!strcmp(b.p, before)) {
             buf_done(&b);
-            puts("nothing was changed");
+            fprintf(s->out, "nothing was changed\n");
             return 0;
         }
         rc = check(s, b.p, e);
@@ -164,7 +164,7 @@ int run_config_edit(struct session *s, const struct verb *v, const struct args *
         if (rc == 0)
             unlink(path);
         else if (path)
-            printf("What was written is in %s\n", path);
+            fprintf(s->out, "What was written is in %s\n", path);
         free(path);
     }
     answer_done(&draft);

@@ -139,11 +139,11 @@ struct follower {
     struct show_style style;
 };
 
-static void put_line(char *line)
+static void put_line(const struct session *s, char *line)
 {
     if (line)
-        puts(line);
-    fflush(stdout);
+        fprintf(s->out, "%s\n", line);
+    fflush(s->out);
     free(line);
 }
 
@@ -151,8 +151,8 @@ static bool on_event(void *arg, const char *event, const char *line)
 {
     const struct follower *f = arg;
 
-    put_line(f->s->json ? xasprintf("{\"event\":\"%s\",\"data\":%s}", event, line)
-                        : follow_event(event, line, false, NULL, &f->style));
+    put_line(f->s, f->s->json ? xasprintf("{\"event\":\"%s\",\"data\":%s}", event, line)
+                              : follow_event(event, line, false, NULL, &f->style));
     return true;
 }
 
@@ -161,7 +161,7 @@ static bool on_log(void *arg, const char *event, const char *line)
     const struct follower *f = arg;
 
     (void)event;
-    put_line(f->s->json ? xstrdup(line) : follow_log(line, &f->style));
+    put_line(f->s, f->s->json ? xstrdup(line) : follow_log(line, &f->style));
     return true;
 }
 
@@ -197,11 +197,11 @@ int run_log(struct session *s, const struct verb *v, const struct args *a, struc
     n = json_array_size(lines);
     from = count && strtoull(count, NULL, 10) < n ? n - strtoull(count, NULL, 10) : 0;
     if (rc == 0 && s->json && !args_get(a, "-f"))
-        printf("%s\n", ans.raw.p);
+        fprintf(s->out, "%s\n", ans.raw.p);
     else
         for (size_t i = from; i < n; i++)
-            put_line(s->json ? json_dumps(json_array_get(lines, i), JSON_COMPACT)
-                             : log_line(json_array_get(lines, i), &st));
+            put_line(s, s->json ? json_dumps(json_array_get(lines, i), JSON_COMPACT)
+                                : log_line(json_array_get(lines, i), &st));
     answer_done(&ans);
     if (rc == 0 && args_get(a, "-f"))
         rc = follow(s, "/api/v1/log/stream", on_log, e);
@@ -218,7 +218,8 @@ int run_log_level(struct session *s, const struct verb *v, const struct args *a,
         return run_row(s, v, a, NULL, e);
     rc = run_get(s, "log", &ans, e);
     if (rc == 0)
-        printf("log level %s\n", json_string_value(json_object_get(ans.root, "level")));
+        fprintf(s->out, "log level %s\n",
+                json_string_value(json_object_get(ans.root, "level")));
     answer_done(&ans);
     return rc;
 }

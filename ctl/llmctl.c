@@ -209,7 +209,7 @@ static int complete(struct session *s, const char *line)
 
 int main(int argc, char **argv)
 {
-    struct session s = {.at = default_socket()};
+    struct session s = {.at = default_socket(), .out = stdout};
     struct choice c = {.command = NULL};
     char *line = NULL;
     struct err e = {0};

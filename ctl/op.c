@@ -42,13 +42,20 @@ static void progress_end(void)
         fputs("\r\x1b[K", stderr);
 }
 
+void run_pause(int64_t at_us)
+{
+    int64_t left;
+
+    while (!*line_stop_flag() && (left = at_us - clock_now_us(clock_real())) > 0)
+        poll(NULL, 0, left > 500000 ? 500 : (int)((left + 999) / 1000));
+}
+
 /* A pause that Ctrl-C and the deadline end. */
 static int pause_until(int ms, int64_t deadline_us, const char *what, struct err *e)
 {
     if (clock_now_us(clock_real()) >= deadline_us)
         return err_set(e, ERR_TIMEOUT, "not in time: %s", what);
-    if (!*line_stop_flag())
-        poll(NULL, 0, ms);
+    run_pause(clock_now_us(clock_real()) + 1000 * ms);
     return *line_stop_flag() ? err_set(e, ERR_CANCELED, "stopped waiting: %s", what) : 0;
 }
 
@@ -96,7 +103,7 @@ int op_follow(struct session *s, const char *id, struct err *e)
     int rc = 0, ms = FIRST_MS;
 
     if (s->no_wait) {
-        printf(s->json ? "{\"operation\":\"%s\"}\n" : "operation %s\n", id);
+        fprintf(s->out, s->json ? "{\"operation\":\"%s\"}\n" : "operation %s\n", id);
         return 0;
     }
     while ((rc = op_look(s, id, &a, &what, e)) == 0) {
@@ -111,10 +118,10 @@ int op_follow(struct session *s, const char *id, struct err *e)
     }
     progress_end();
     if (a.root && s->json)
-        printf("%s\n", a.raw.p);
+        fprintf(s->out, "%s\n", a.raw.p);
     else if (rc > 0) {
         show_clean(what, "");
-        puts(what);
+        fprintf(s->out, "%s\n", what);
     }
     answer_done(&a);
     free(what);

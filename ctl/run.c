@@ -18,7 +18,7 @@
 #include "ctl/verb.h"
 #include "ctl/wire.h"
 
-enum { FILE_MAX = 1 << 30 };
+enum { FILE_MAX = 1 << 30, SLOW_MS = 300000 };
 
 static const run_fn runs[VERB_COUNT] = {
 #define VERB(id, words, args, scope, ask, run, method, path, body, view, help) run_##run,
@@ -32,10 +32,13 @@ int run_call(struct session *s, const struct wire_request *r, struct answer *ret
              struct err *e)
 {
     static const struct js_limits lim = {64 << 20, 32};
+    struct wire_request call = *r;
 
     memset(ret, 0, sizeof(*ret));
     buf_init(&ret->raw, 0);
-    if (wire_call(s->wire, r, line_stop_flag(), &ret->raw, &ret->status, e) < 0)
+    if (!call.timeout_ms && !s->timeout_ms && s->slow)
+        call.timeout_ms = SLOW_MS;
+    if (wire_call(s->wire, &call, line_stop_flag(), &ret->raw, &ret->status, e) < 0)
         return -1;
     buf_puts(&ret->raw, ""); /* so that p is a string */
     if (ret->raw.len && js_parse(ret->raw.p, ret->raw.len, &lim, &ret->root, NULL) < 0)
@@ -76,7 +79,7 @@ void run_show(struct session *s, const struct answer *a, const char *view,
 
     if (s->json) {
         if (a->raw.len)
-            printf("%s\n", a->raw.p);
+            fprintf(s->out, "%s\n", a->raw.p);
         return;
     }
     buf_init(&filled, 0);
@@ -87,7 +90,7 @@ void run_show(struct session *s, const struct answer *a, const char *view,
         buf_puts(&filled, view);
     show_json(a->root, filled.p ? filled.p : "", &st, &out);
     if (out.len)
-        fputs(out.p, stdout);
+        fputs(out.p, s->out);
     buf_done(&filled);
     buf_done(&out);
 }
@@ -98,14 +101,15 @@ static int finish(struct session *s, const struct answer *a, const char *view,
                   const struct args *args, struct err *e)
 {
     const char *op = json_string_value(json_object_get(a->root, "operation"));
-    const json_t *ok = json_object_get(a->root, "ok");
+    const json_t *ok = json_object_get(a->root, "ok"),
+                 *whole = json_object_get(a->root, "whole");
 
     if (a->status == 202 && op)
         return op_follow(s, op, e);
     if (a->raw.len && !a->root && !s->json)
         return err_set(e, ERR_INTERNAL, "the daemon's answer is no JSON");
     run_show(s, a, view, args);
-    if (json_is_false(ok))
+    if (json_is_false(ok) || json_is_false(whole))
         return err_set(e, ERR_INTERNAL, "not all is well");
     return 0;
 }
@@ -138,6 +142,16 @@ out:
 int run_rest(struct session *s, const struct verb *v, const struct args *a, struct err *e)
 {
     return run_row(s, v, a, NULL, e);
+}
+
+int run_slow(struct session *s, const struct verb *v, const struct args *a, struct err *e)
+{
+    int rc;
+
+    s->slow = true;
+    rc = run_row(s, v, a, NULL, e);
+    s->slow = false;
+    return rc;
 }
 
 int run_ask(struct session *s, const char *question, struct err *e)
@@ -198,7 +212,7 @@ int run_version(struct session *s, const struct verb *v, const struct args *a,
                 struct err *e)
 {
     if (!s->json)
-        printf("llmctl  %s\n", LLMRACK_VERSION);
+        fprintf(s->out, "llmctl  %s\n", LLMRACK_VERSION);
     return run_row(s, v, a, NULL, e);
 }
 
@@ -221,7 +235,7 @@ int run_help(struct session *s, const struct verb *v, const struct args *a, stru
     else
         verb_help(&w, line_width(), &text);
     if (text.len)
-        fputs(text.p, stdout);
+        fputs(text.p, s->out);
     else
         verb_match(&w, &n, e);
     words_done(&w);
@@ -289,13 +303,11 @@ int run_plan_show(struct session *s, const struct verb *v, const struct args *a,
 {
     struct verb one = *v;
 
-    if (!args_get(a, "ID"))
-        return args_get(a, "--dot")
-                   ? err_set(e, ERR_INVALID,
-                             "--dot takes the ID of a plan; plan show lists them")
-                   : run_row(s, v, a, NULL, e);
-    one.path = args_get(a, "--dot") ? "plans/{ID}?dot=1" : "plans/{ID}";
-    one.view = "@text";
+    if (args_get(a, "--dot"))
+        one.path = args_get(a, "ID") ? "plans/{ID}?row={row}&dot=1"
+                                     : "plans/last?row={row}&dot=1";
+    else if (!args_get(a, "ID"))
+        one.path = "plans/last?row={row}";
     return run_row(s, &one, a, NULL, e);
 }
 
@@ -312,7 +324,7 @@ int run_fetch_file(struct session *s, const struct verb *v, const struct args *a
     if (rc == 0)
         rc = file_write(file, ans.raw.p, ans.raw.len, mode, e);
     if (rc == 0)
-        printf("%zu bytes in %s\n", ans.raw.len, file);
+        fprintf(s->out, "%zu bytes in %s\n", ans.raw.len, file);
     answer_done(&ans);
     free(path);
     return rc;
@@ -359,7 +371,7 @@ int run_key_create(struct session *s, const struct verb *v, const struct args *a
     if (rc == 0 && (s->json || !key))
         run_show(s, &ans, "@rest", a);
     else if (rc == 0) {
-        printf("%s\n", key);
+        fprintf(s->out, "%s\n", key);
         if (line_width())
             fprintf(stderr, "This is shown once; the daemon keeps only its hash.\n");
     }
@@ -373,6 +385,6 @@ int run_completion(struct session *s, const struct verb *v, const struct args *a
                    struct err *e)
 {
     (void)s, (void)v, (void)a, (void)e;
-    fputs(complete_bash(), stdout);
+    fputs(complete_bash(), s->out);
     return 0;
 }

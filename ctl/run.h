@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/buf.h"
 #include "base/json.h"
@@ -20,9 +21,11 @@ struct wire_request;
 
 struct session {
     struct wire *wire;
+    FILE *out;          /* what verbs print goes there */
     const char *at;     /* the daemon's socket or address */
     bool json;          /* the daemon's JSON instead of tables */
     bool yes;           /* destructive verbs do not ask */
+    bool slow;          /* the call may take minutes */
     bool no_wait;       /* 202: do not follow the operation */
     bool shell, leave;  /* lines are typed; exit was said */
     int64_t timeout_ms; /* of waiting, 0 = the verb's own */
@@ -53,6 +56,9 @@ int run_row(struct session *s, const struct verb *v, const struct args *a,
 /* Yes or no of the operator; DENIED without a terminal. */
 int run_ask(struct session *s, const char *question, struct err *e);
 
+/* Waits until at_us (monotonic), or less when Ctrl-C comes. */
+void run_pause(int64_t at_us);
+
 /* Follows an operation to its end (or says its id, with --no-wait). A failed one is an
  * error with its sentence. */
 int op_follow(struct session *s, const char *id, struct err *e);
@@ -61,6 +67,7 @@ int op_follow(struct session *s, const char *id, struct err *e);
 typedef int (*run_fn)(struct session *s, const struct verb *v, const struct args *a,
                       struct err *e);
 int run_rest(struct session *, const struct verb *, const struct args *, struct err *);
+int run_slow(struct session *, const struct verb *, const struct args *, struct err *);
 int run_version(struct session *, const struct verb *, const struct args *, struct err *);
 int run_help(struct session *, const struct verb *, const struct args *, struct err *);
 int run_exit(struct session *, const struct verb *, const struct args *, struct err *);

@@ -13,7 +13,14 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-enum { COLS_MAX = 24, CELL_MAX = 1024, ROWS_MAX = 10000, TITLE_MAX = 32 };
+enum {
+    COLS_MAX = 24,
+    CELL_MAX = 1024,
+    ROWS_MAX = 10000,
+    TITLE_MAX = 32,
+    TWO_COLUMNS = 8,
+    FIELD_GAP = 6
+};
 
 struct field {
     char title[TITLE_MAX], path[64], fmt[12];
@@ -102,6 +109,7 @@ static void format_time(int64_t ms, char *out, size_t cap)
 static void format_number(const json_t *v, const char *fmt, char *out, size_t cap)
 {
     static const char *const bytes[] = {" B", " KiB", " MiB", " GiB", " TiB", NULL};
+    static const char *const rates[] = {" B/s", " kB/s", " MB/s", " GB/s", " TB/s", NULL};
     static const char *const counts[] = {"", "k", "M", "B", "T", NULL};
     double d = json_number_value(v);
 
@@ -117,11 +125,15 @@ static void format_number(const json_t *v, const char *fmt, char *out, size_t ca
         snprintf(out, cap, d < 10 ? "%.2f ms" : "%.0f ms", d);
     else if (!strcmp(fmt, "s") && d >= 86400)
         snprintf(out, cap, "%dd %02dh", (int)(d / 86400), (int)(d / 3600) % 24);
-    else if (!strcmp(fmt, "s") && d >= 60)
+    else if (!strcmp(fmt, "s") && d >= 60 && d < 3600)
+        snprintf(out, cap, "%dm %02ds", (int)(d / 60), (int)d % 60);
+    else if (!strcmp(fmt, "s") && d >= 3600)
         snprintf(out, cap, "%dh %02dm %02ds", (int)(d / 3600), (int)(d / 60) % 60,
                  (int)d % 60);
     else if (!strcmp(fmt, "s"))
         snprintf(out, cap, "%.0f s", d);
+    else if (!strcmp(fmt, "limit") && d <= 0)
+        out[0] = '\0'; /* none */
     else if (!strcmp(fmt, "time"))
         format_time((int64_t)d, out, cap);
     else if (json_is_integer(v))
@@ -170,28 +182,71 @@ static enum hue hue_of(const struct field *f, const json_t *v, const char *text)
     return HUE_PLAIN;
 }
 
+struct shown {
+    const char *title;
+    char text[CELL_MAX];
+    enum hue hue;
+};
+
+/* The fields that have a value. */
+static int gather(const json_t *root, const struct section *s, struct shown *ret)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        const json_t *v = show_member(root, s->f[i].path);
+
+        show_value(v, s->f[i].fmt, ret[n].text, sizeof(ret[n].text));
+        ret[n].title = s->f[i].title;
+        ret[n].hue = hue_of(&s->f[i], v, ret[n].text);
+        n += ret[n].text[0] != '\0';
+    }
+    return n;
+}
+
+/* Widest title and text of f[from..to). */
+static void widths(const struct shown *f, int from, int to, int *ret_title, int *ret_text)
+{
+    *ret_title = *ret_text = 0;
+    for (int i = from; i < to; i++) {
+        int t = text_columns(f[i].title), v = text_columns(f[i].text);
+
+        *ret_title = t > *ret_title ? t : *ret_title;
+        *ret_text = v > *ret_text ? v : *ret_text;
+    }
+}
+
+static void put_field(const struct shown *f, int title, const struct show_style *st,
+                      struct buf *out)
+{
+    buf_printf(out, "%-*s  %s%s%s", title, f->title, hue_begin(st, f->hue), f->text,
+               f->hue ? hue_end(st) : "");
+}
+
+/* One below the other; many short ones in two columns. */
 static void show_fields(const json_t *root, const struct section *s,
                         const struct show_style *st, struct buf *out)
 {
-    char text[CELL_MAX];
-    int wide = 0;
+    struct shown *f = xcalloc(COLS_MAX, sizeof(*f));
+    int n = gather(root, s, f), half = (n + 1) / 2;
+    int title[2], text[2];
 
-    for (int i = 0; i < s->n; i++) {
-        show_value(show_member(root, s->f[i].path), s->f[i].fmt, text, sizeof(text));
-        if (text[0] && text_columns(s->f[i].title) > wide)
-            wide = text_columns(s->f[i].title);
+    widths(f, 0, half, &title[0], &text[0]);
+    widths(f, half, n, &title[1], &text[1]);
+    if (n < TWO_COLUMNS ||
+        title[0] + text[0] + title[1] + text[1] + FIELD_GAP + 4 > st->width) {
+        widths(f, 0, n, &title[0], &text[0]);
+        half = n;
     }
-    for (int i = 0; i < s->n; i++) {
-        const json_t *v = show_member(root, s->f[i].path);
-        enum hue hue;
-
-        show_value(v, s->f[i].fmt, text, sizeof(text));
-        if (!text[0])
-            continue;
-        hue = hue_of(&s->f[i], v, text);
-        buf_printf(out, "%-*s  %s%s%s\n", wide, s->f[i].title, hue_begin(st, hue), text,
-                   hue ? hue_end(st) : "");
+    for (int i = 0; i < half; i++) {
+        put_field(&f[i], title[0], st, out);
+        if (half + i < n) {
+            buf_printf(out, "%*s", text[0] - text_columns(f[i].text) + FIELD_GAP, "");
+            put_field(&f[half + i], title[1], st, out);
+        }
+        buf_putc(out, '\n');
     }
+    free(f);
 }
 
 static enum hue hue_of_diff(const char *line)

@@ -6,8 +6,9 @@
  *   @text  @text:diff   the member `text` as it is; with its + and - coloured
  *   @rest               every member, by its own name
  *   =words {member}     one line
- * Formats: bytes count ms s pct time; state (coloured by its word), on (shown when true),
- * wrap (folded, last column). Control characters of shown data are struck out. Pure. */
+ * Formats: bytes count ms s pct time, limit (0 = none); state (coloured by its
+ * word), on (shown when true), wrap (folded, last column). Control characters of shown
+ * data are struck out. Pure. */
 #ifndef CTL_SHOW_H
 #define CTL_SHOW_H
 

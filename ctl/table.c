@@ -40,13 +40,13 @@ enum hue hue_of_state(const char *word)
         const char *words;
     } hues[] = {
         {HUE_GOOD,
-         " ready ok yes running confirmed done in service serving active hot up "},
-        {HUE_BAD,
-         " failed critical no refused rolled back down error bad corrupt dead denied "},
+         " ready ok yes running confirmed done in service serving active hot up valid "},
+        {HUE_BAD, " failed critical no refused rolled back down error bad corrupt dead "
+                  "denied revoked missing "},
         {HUE_WARN,
          " loading pending applying draining starting warning warn major cordoned "
          "backoff stopped drained drain restart warming stopping reverting on "},
-        {HUE_DIM, " superseded discarded ended info "},
+        {HUE_DIM, " superseded discarded ended info expired "},
     };
     char padded[64];
 

@@ -135,7 +135,7 @@ def test_paths_are_measured_and_planned_with():
         assert r.local("/api/v1/plans")["plans"][0]["id"] == after["id"]
         p = ctl(r, "topology", "probe")
         assert p.returncode == 0 and "cpu0" in p.stdout and "GB/s" in p.stdout, p.stderr
-        p = ctl(r, "plan", "show")
+        p = ctl(r, "plan", "list")
         assert p.returncode == 0 and str(after["id"]) in p.stdout
         p = ctl(r, "plan", "show", str(after["id"]))
         assert p.returncode == 0 and "rank 0: pool 0" in p.stdout

@@ -231,9 +231,9 @@ static void test_bodies(void **state)
             "{\"on\":true,\"reason\":\"new fan\"}");
     body_is(VERB_MAINTENANCE_LEAVE, "", "{\"on\":false}");
     body_is(VERB_KEY_CREATE, "ci scopes infer,read expires 30d requests 60",
-            "{\"name\":\"ci\",\"scopes\":[\"infer\",\"read\"],\"expires_s\":2592000,"
+            "{\"name\":\"ci\",\"scopes\":\"infer,read\",\"expires_s\":2592000,"
             "\"req_per_min\":60}");
-    body_is(VERB_KEY_CREATE, "ci", "{\"name\":\"ci\",\"scopes\":[\"infer\"]}");
+    body_is(VERB_KEY_CREATE, "ci", "{\"name\":\"ci\",\"scopes\":\"infer\"}");
 }
 
 static void test_paths(void **state)

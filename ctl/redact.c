@@ -1,0 +1,156 @@
+/* ctl/redact.c - line by line. */
+#include "ctl/redact.h"
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/buf.h"
+
+#define OUT "(struck out)"
+
+enum { KEY_ID = 12, SECRET_MIN = 32 };
+
+static bool is_id(char c)
+{
+    return islower((unsigned char)c) || isdigit((unsigned char)c);
+}
+
+/* Length of an API key at p, 0 = none: twelve of [a-z0-9], a dot, 32 or more hex. */
+static size_t key_at(const char *p, const char *end)
+{
+    size_t n = KEY_ID + 1;
+
+    if (end - p < KEY_ID + 1 + SECRET_MIN || p[KEY_ID] != '.')
+        return 0;
+    for (int i = 0; i < KEY_ID; i++)
+        if (!is_id(p[i]))
+            return 0;
+    while (p + n < end && isxdigit((unsigned char)p[n]))
+        n++;
+    return n >= KEY_ID + 1 + SECRET_MIN ? n : 0;
+}
+
+static bool begins(const char *p, const char *end, const char *word)
+{
+    size_t n = strlen(word);
+
+    return (size_t)(end - p) >= n && strncasecmp(p, word, n) == 0;
+}
+
+/* A name whose value is secret, at p; its length, 0 = none. */
+static size_t name_at(const char *line, const char *p, const char *end)
+{
+    static const char *const names[] = {"password", "passwd", "secret", "api_key",
+                                        "apikey",   "token",  "prompt"};
+
+    if (p > line && (isalnum((unsigned char)p[-1])))
+        return 0;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (begins(p, end, names[i]))
+            return strlen(names[i]);
+    return 0;
+}
+
+/* Behind a name: quotes, ':' or '=', then a value that is no number. Where the value
+ * begins, NULL = this is no such thing. */
+static const char *value_after(const char *p, const char *end)
+{
+    while (p < end && (*p == '"' || *p == '\'' || *p == ' '))
+        p++;
+    if (p == end || (*p != ':' && *p != '='))
+        return NULL;
+    p++;
+    while (p < end && *p == ' ')
+        p++;
+    if (p == end || isdigit((unsigned char)*p) || strchr("-{[", *p) ||
+        begins(p, end, "null"))
+        return NULL;
+    return p;
+}
+
+static const char *end_of_value(const char *p, const char *end)
+{
+    if (*p == '"' || *p == '\'') {
+        const char *q = p + 1;
+
+        while (q < end && *q != *p)
+            q += *q == '\\' && q + 1 < end ? 2 : 1;
+        return q < end ? q + 1 : end;
+    }
+    while (p < end && !strchr(" ,;}\t", *p))
+        p++;
+    return p;
+}
+
+/* "request ID: answer of 12 bytes: ..": where the text of a user begins, or NULL. */
+static const char *content_at(const char *p, const char *end)
+{
+    static const char mark[] = " bytes: ";
+    const char *at = memmem(p, (size_t)(end - p), "request ", 8);
+    const char *m = at ? memmem(at, (size_t)(end - at), mark, sizeof(mark) - 1) : NULL;
+
+    return m ? m + sizeof(mark) - 1 : NULL;
+}
+
+static void redact_line(const char *p, const char *end, struct buf *out)
+{
+    const char *line = p, *content = content_at(p, end);
+
+    if (content)
+        end = content;
+    while (p < end) {
+        size_t key = p == line || !is_id(p[-1]) ? key_at(p, end) : 0;
+        size_t name = key ? 0 : name_at(line, p, end);
+        const char *value = name ? value_after(p + name, end) : NULL;
+
+        if (key) {
+            buf_printf(out, "%.*s." OUT, KEY_ID, p);
+            p += key;
+        } else if (begins(p, end, "bearer ")) {
+            buf_printf(out, "%.7s" OUT, p);
+            p += 7;
+            while (p < end && *p != ' ' && *p != '"')
+                p++;
+        } else if (value) {
+            const char quote = *value == '"' || *value == '\'' ? *value : '\0';
+
+            buf_add(out, p, (size_t)(value - p));
+            if (quote)
+                buf_putc(out, quote);
+            buf_puts(out, OUT);
+            if (quote)
+                buf_putc(out, quote);
+            p = end_of_value(value, end);
+        } else {
+            buf_putc(out, *p++);
+        }
+    }
+    if (content)
+        buf_puts(out, OUT);
+}
+
+void redact(const char *text, size_t n, struct buf *out)
+{
+    const char *end = text + n;
+    bool pem = false;
+
+    while (text < end) {
+        const char *nl = memchr(text, '\n', (size_t)(end - text));
+        const char *stop = nl ? nl : end;
+        bool begin = memmem(text, (size_t)(stop - text), "-----BEGIN", 10) &&
+                     memmem(text, (size_t)(stop - text), "PRIVATE KEY", 11);
+
+        if (begin)
+            buf_puts(out, OUT);
+        pem |= begin;
+        if (!pem)
+            redact_line(text, stop, out);
+        if (nl && (!pem || begin))
+            buf_putc(out, '\n');
+        if (pem && memmem(text, (size_t)(stop - text), "-----END", 8))
+            pem = false;
+        text = nl ? nl + 1 : end;
+    }
+}
