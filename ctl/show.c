@@ -109,7 +109,6 @@ static void format_time(int64_t ms, char *out, size_t cap)
 static void format_number(const json_t *v, const char *fmt, char *out, size_t cap)
 {
     static const char *const bytes[] = {" B", " KiB", " MiB", " GiB", " TiB", NULL};
-    static const char *const rates[] = {" B/s", " kB/s", " MB/s", " GB/s", " TB/s", NULL};
     static const char *const counts[] = {"", "k", "M", "B", "T", NULL};
     double d = json_number_value(v);
 
