@@ -8,6 +8,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "tests/topo_help.h"
+#include "tests/unit/fake_graph.h"
 #include "tests/unit/probe_machine.h"
 
 #include "base/buf.h"
@@ -21,6 +23,7 @@
 #include "topo/probe.h"
 #include "topo/probe_child.h"
 #include "topo/probe_nvml.h"
+#include "topo/rack.h"
 
 static char lib_dir[64], dir[64], sysfs[128], devs[128], xml[128], conf[128];
 
@@ -340,6 +343,204 @@ static void test_fabric(void **state)
                         "11111111-1111-1111-1111-111111111111");
     must_say(g, "GPU 1 (0000:05:00.0) has no fabric");
     graph_free(g);
+}
+
+/* ---- recorded racks ---- */
+
+/* A machine without PCI functions: one NUMA node with one core. */
+static const char bare_xml[] =
+    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<topology version=\"2.0\">"
+    "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" "
+    "allowed_cpuset=\"0x1\" nodeset=\"0x1\" complete_nodeset=\"0x1\" "
+    "allowed_nodeset=\"0x1\" gp_index=\"1\"><info name=\"HostName\" value=\"box\"/>"
+    "<info name=\"Architecture\" value=\"x86_64\"/>"
+    "<object type=\"NUMANode\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" "
+    "nodeset=\"0x1\" complete_nodeset=\"0x1\" gp_index=\"2\" "
+    "local_memory=\"68719476736\"/>"
+    "<object type=\"Core\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" "
+    "nodeset=\"0x1\" complete_nodeset=\"0x1\" gp_index=\"3\"><object type=\"PU\" "
+    "os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" "
+    "complete_nodeset=\"0x1\" gp_index=\"4\"/></object></object></topology>\n";
+
+/* NVLinks between two nodes, over switches too: the narrower side of each. */
+static int width_between(const struct graph *g, int a, int b)
+{
+    const struct link *l = graph_link_between(g, a, b, LINK_NVLINK);
+    const int *at;
+    int n = graph_links_at(g, a, &at), sum = l ? l->width : 0;
+
+    for (int i = 0; i < n && !l; i++) {
+        const struct link *x = graph_link(g, at[i]);
+        const struct link *y =
+            x->kind == LINK_NVLINK
+                ? graph_link_between(g, b, x->a == a ? x->b : x->a, LINK_NVLINK)
+                : NULL;
+        if (y)
+            sum += x->width < y->width ? x->width : y->width;
+    }
+    return sum;
+}
+
+/* What the driver of one host of a recorded rack says gives that host back. */
+static void replay(const struct graph *was, int host)
+{
+    struct buf b;
+    const int *dev[2];
+    int n = graph_devices(was, &dev[0]), k, first = 0;
+    struct graph *is;
+
+    buf_init(&b, 0);
+    k = fake_from_graph(was, host, &b);
+    files_write(dir, "conf", b.p, b.len);
+    buf_done(&b);
+    is = read_graph();
+    assert_int_equal(graph_devices(is, &dev[1]), k);
+    while (first < n && graph_node(was, dev[0][first])->host != host)
+        first++;
+    for (int i = 0; i < k; i++) {
+        const struct node *x = graph_node(was, dev[0][first + i]);
+        const struct node *y = gpu(is, x->pci[0] ? x->pci : x->name);
+        assert_string_equal(x->model, y->model);
+        assert_int_equal(x->sm, y->sm);
+        assert_true(x->memory_bytes.v == y->memory_bytes.v);
+        assert_true(y->health == HEALTH_OK);
+        assert_int_equal(!!x->fabric_uuid[0], !!y->fabric_uuid[0]);
+        for (int j = 0; j < i; j++) {
+            const struct node *u = graph_node(was, dev[0][first + j]);
+            assert_int_equal(
+                width_between(was, x->id, u->id),
+                width_between(is, y->id, gpu(is, u->pci[0] ? u->pci : u->name)->id));
+        }
+    }
+    graph_free(is);
+}
+
+static int replay_hosts(const struct graph *g, int most)
+{
+    char machine_path[128], machine_sys[128];
+    int done = 0;
+
+    snprintf(machine_path, sizeof(machine_path), "%s", xml);
+    snprintf(machine_sys, sizeof(machine_sys), "%s", sysfs);
+    snprintf(sysfs, sizeof(sysfs), "%s/nosys", dir);
+    files_write(dir, "bare.xml", bare_xml, strlen(bare_xml));
+    snprintf(xml, sizeof(xml), "%s/bare.xml", dir);
+    for (int i = 0; i < graph_n_nodes(g) && done < most; i++)
+        if (graph_node(g, i)->kind == NODE_HOST) {
+            replay(g, i);
+            done++;
+        }
+    snprintf(xml, sizeof(xml), "%s", machine_path);
+    snprintf(sysfs, sizeof(sysfs), "%s", machine_sys);
+    return done;
+}
+
+static void test_built_in(void **state)
+{
+    static const char *const racks[] = {"dgx-a100", "hgx-h200", "hgx-b200", "gb200-nvl72",
+                                        "2x-hgx-h200-ib"};
+    int hosts = 0;
+
+    (void)state;
+    for (size_t r = 0; r < sizeof(racks) / sizeof(racks[0]); r++) {
+        struct graph *g;
+        struct err e = {0};
+        assert_int_equal(rack_build(racks[r], 0, &g, &e), 0);
+        hosts += replay_hosts(g, 2);
+        graph_free(g);
+    }
+    assert_int_equal(hosts, 7);
+}
+
+static void test_recorded(void **state)
+{
+    static const char *const files[] = {
+        "nccl-hgx-h200-8gpu-4nvs.xml", "nccl-hgx-b200-8gpu-hidden-nvs.xml",
+        "nccl-a100x4-nv4-mesh-4nic.xml", "nccl-oci-bm-h100-8gpu-16port.xml",
+        "nccl-gb300-nvl72-2tray-8gpu.xml"};
+    int hosts = 0;
+
+    (void)state;
+    for (size_t f = 0; f < sizeof(files) / sizeof(files[0]); f++) {
+        struct graph *g = load_shared(files[f]);
+        hosts += replay_hosts(g, 9);
+        graph_free(g);
+    }
+    assert_int_equal(hosts, 6);
+}
+
+/* ---- fabric ---- */
+
+/* "State : In Progress" or "| State | In Progress |": the value in *ret. */
+static bool sample_value(const char *line, const char *key, char *ret, size_t n)
+{
+    const char *at = line + strspn(line, " |");
+    size_t k = strlen(key);
+
+    if (strncmp(at, key, k) || !strchr(" :|", at[k]))
+        return false;
+    at += k;
+    at += strspn(at, " :|");
+    snprintf(ret, n, "%s", at);
+    for (k = strlen(ret); k && strchr(" |\n\r", ret[k - 1]); k--)
+        ret[k - 1] = '\0';
+    return true;
+}
+
+static void check_sample(const char *state, const char *status, bool named, int *ret)
+{
+    static const struct {
+        const char *state, *status;
+        int nvml[2];
+        enum fabric_is is;
+    } rows[] = {
+        {"In Progress", "N/A", {2, 0}, FABRIC_IS_IN_PROGRESS},
+        {"Completed", "Success", {3, 0}, FABRIC_IS_JOINED},
+        {"Completed", "Insufficient Resources", {3, 23}, FABRIC_IS_REFUSED},
+        {"N/A", "N/A", {0, 0}, FABRIC_IS_NONE},
+        {"Not Supported", "Success", {0, 0}, FABRIC_IS_NONE},
+    };
+    char more[96];
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (strcmp(rows[i].state, state) || strcmp(rows[i].status, status))
+            continue;
+        snprintf(more, sizeof(more), "gpu0.fabric=%d %d 0 0 0 %d", rows[i].nvml[0],
+                 rows[i].nvml[1], named ? 17 : 0);
+        machine(more);
+        struct graph *g = read_graph();
+        assert_int_equal(gpu(g, "0000:04:00.0")->fabric, rows[i].is);
+        assert_int_equal(nvlinks(g, "0000:04:00.0") > 0,
+                         rows[i].is == FABRIC_IS_JOINED || rows[i].is == FABRIC_IS_NONE);
+        graph_free(g);
+        ++*ret;
+        return;
+    }
+    fail_msg("no row for state '%s' and status '%s'", state, status);
+}
+
+/* Every state that the recorded texts show, through the driver that would say so. */
+static void test_fabric_samples(void **state)
+{
+    char is[64] = "", status[64], uuid[64] = "", *text, *save = NULL;
+    int done = 0;
+    size_t n;
+
+    (void)state;
+    text = read_shared("fabric-state-samples.txt", &n);
+    text[n] = '\0';
+    for (char *line = strtok_r(text, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save)) {
+        if (line[0] == '#')
+            is[0] = uuid[0] = '\0';
+        sample_value(line, "ClusterUUID", uuid, sizeof(uuid));
+        if (sample_value(line, "State", is, sizeof(is)) || !is[0] ||
+            !sample_value(line, "Status", status, sizeof(status)))
+            continue;
+        check_sample(is, status, uuid[0] == '1', &done);
+    }
+    free(text);
+    assert_int_equal(done, 5); /* the others are JSON, or say no state */
 }
 
 static int n_found(const struct graph *g, enum finding_kind kind)
@@ -747,15 +948,27 @@ static void test_bad_reports(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_normal),      cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_links),       cmocka_unit_test(test_mesh),
-        cmocka_unit_test(test_mig),         cmocka_unit_test(test_fabric),
-        cmocka_unit_test(test_imex),        cmocka_unit_test(test_health),
-        cmocka_unit_test(test_each_fails),  cmocka_unit_test(test_missing_symbols),
-        cmocka_unit_test(test_live),        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_crash),       cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_reads_again), cmocka_unit_test(test_stuck),
-        cmocka_unit_test(test_nonsense),    cmocka_unit_test(test_bad_reports),
+        cmocka_unit_test(test_normal),
+        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_links),
+        cmocka_unit_test(test_mesh),
+        cmocka_unit_test(test_mig),
+        cmocka_unit_test(test_fabric),
+        cmocka_unit_test(test_built_in),
+        cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_fabric_samples),
+        cmocka_unit_test(test_imex),
+        cmocka_unit_test(test_health),
+        cmocka_unit_test(test_each_fails),
+        cmocka_unit_test(test_missing_symbols),
+        cmocka_unit_test(test_live),
+        cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_crash),
+        cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_reads_again),
+        cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_bad_reports),
     };
 
     if (argc == 3 && !strcmp(argv[1], "--probe"))
