@@ -246,8 +246,14 @@ static void on_nic(void *arg, enum net_change c, const char *name, const char *w
 /* NICs of this machine matter to a rack that is this machine. */
 static int watch_nics(struct app *a, struct err *e)
 {
-    return strcmp(a->opts.rack, "auto") ? 0
-                                        : net_watch_new(a->loop, on_nic, a, &a->nics, e);
+    if (strcmp(a->opts.rack, "auto"))
+        return 0;
+    if (net_watch_new(a->loop, on_nic, a, &a->nics, e) < 0)
+        return -1;
+    if (net_watch_rdma(a->nics) == NET_RDMA_POLLED)
+        log_info("this kernel does not report RDMA devices that come and go: they are "
+                 "looked at twice a second");
+    return 0;
 }
 
 static void on_hangup_signal(void *arg, int signo)

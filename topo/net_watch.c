@@ -22,13 +22,17 @@
 #include "base/mem.h"
 #include "topo/net_dump.h"
 
-enum { RDMA_POLL_US = 500000, RCVBUF = 1 << 20 };
+/* The header here may be older than the kernel: RDMA_NL_GROUP_NOTIFY of 6.13. */
+enum { RDMA_POLL_US = 500000, RCVBUF = 1 << 20, RDMA_GROUP_NOTIFY = 4 };
 
 struct net_watch {
     struct loop *loop;
     struct nl_sock *sock;
     struct loop_fd *watch;
+    struct nl_sock *rdma; /* reports of RDMA devices, NULL where the kernel has none */
+    struct loop_fd *rdma_watch;
     struct loop_timer *poll;
+    enum net_rdma how;
     net_change_fn fn;
     void *arg;
     struct net_table t; /* links, devs and ports as last reported */
@@ -193,9 +197,8 @@ static void compare_ports(struct net_watch *w, const struct net_table *now)
     }
 }
 
-static void on_poll(void *arg)
+static void look_at_ports(struct net_watch *w)
 {
-    struct net_watch *w = arg;
     struct net_table now = {0};
 
     if (net_dump_rdma(&now, NULL) == 0) {
@@ -209,7 +212,30 @@ static void on_poll(void *arg)
     } else {
         net_table_done(&now);
     }
-    loop_timer_set(w->poll, clock_now_us(clock_real()) + RDMA_POLL_US);
+    /* without ports only reports can bring some */
+    if (w->t.n_ports || w->how == NET_RDMA_POLLED)
+        loop_timer_set(w->poll, clock_now_us(clock_real()) + RDMA_POLL_US);
+}
+
+static void on_poll(void *arg) { look_at_ports(arg); }
+
+static int on_rdma_msg(struct nl_msg *msg, void *arg)
+{
+    (void)msg; /* what came or went is seen in the lists */
+    (void)arg;
+    return NL_OK;
+}
+
+static void on_rdma(void *arg, int fd, uint32_t events)
+{
+    struct net_watch *w = arg;
+    int rc;
+
+    (void)fd;
+    (void)events;
+    while ((rc = nl_recvmsgs_default(w->rdma)) >= 0)
+        continue;
+    look_at_ports(w);
 }
 
 /* ---- life ---- */
@@ -232,6 +258,41 @@ static int open_socket(struct net_watch *w, struct err *e)
     return 0;
 }
 
+/* Joins the group of RDMA reports. Without RDMA, or in an older kernel, there is none. */
+static void open_rdma(struct net_watch *w)
+{
+    w->rdma = nl_socket_alloc();
+    if (w->rdma) {
+        nl_socket_disable_seq_check(w->rdma);
+        nl_socket_modify_cb(w->rdma, NL_CB_VALID, NL_CB_CUSTOM, on_rdma_msg, w);
+    }
+    if (w->rdma && nl_connect(w->rdma, NETLINK_RDMA) >= 0 &&
+        nl_socket_set_nonblocking(w->rdma) >= 0 &&
+        nl_socket_add_membership(w->rdma, RDMA_GROUP_NOTIFY) >= 0 &&
+        loop_fd_add(w->loop, nl_socket_get_fd(w->rdma), EPOLLIN, on_rdma, w,
+                    &w->rdma_watch, NULL) == 0)
+        return;
+    nl_socket_free(w->rdma);
+    w->rdma = NULL;
+}
+
+static void watch_rdma(struct net_watch *w)
+{
+    open_rdma(w); /* listening first */
+    if (net_dump_rdma(&w->t, NULL) < 0) {
+        loop_fd_del(w->rdma_watch);
+        w->rdma_watch = NULL;
+        nl_socket_free(w->rdma);
+        w->rdma = NULL;
+        return;
+    }
+    w->how = w->rdma ? NET_RDMA_REPORTED : NET_RDMA_POLLED;
+    w->poll = loop_timer_new(w->loop, on_poll, w);
+    look_at_ports(w);
+}
+
+enum net_rdma net_watch_rdma(const struct net_watch *w) { return w->how; }
+
 int net_watch_new(struct loop *l, net_change_fn fn, void *arg, struct net_watch **ret,
                   struct err *e)
 {
@@ -247,10 +308,7 @@ int net_watch_new(struct loop *l, net_change_fn fn, void *arg, struct net_watch 
         net_watch_free(w);
         return -1;
     }
-    if (net_dump_rdma(&w->t, NULL) == 0 && w->t.n_ports) {
-        w->poll = loop_timer_new(l, on_poll, w);
-        loop_timer_set(w->poll, clock_now_us(clock_real()) + RDMA_POLL_US);
-    }
+    watch_rdma(w);
     *ret = w;
     return 0;
 }
@@ -260,8 +318,10 @@ void net_watch_free(struct net_watch *w)
     if (!w)
         return;
     loop_fd_del(w->watch);
+    loop_fd_del(w->rdma_watch);
     if (w->poll)
         loop_timer_free(w->poll);
+    nl_socket_free(w->rdma);
     nl_socket_free(w->sock);
     net_table_done(&w->t);
     free(w);

@@ -1,9 +1,10 @@
 /* topo/net_watch.h - news of NICs: down, up, gone, new, renamed, other MTU.
  *
- * The kernel reports each change of a network device at once; RDMA ports without one are
- * looked at twice a second while there are any. When reports were lost (a burst), the
- * whole list is read again and compared, so nothing is missed. Owner: the thread of the
- * loop. */
+ * The kernel reports each change of a network device at once. From 6.13 on it also
+ * reports RDMA devices that come, go or are renamed, but no kernel reports the state of
+ * their ports: these are looked at twice a second while there are any, and so are the
+ * devices where the kernel is older. When reports were lost (a burst), the whole list is
+ * read again and compared, so nothing is missed. Owner: the thread of the loop. */
 #ifndef TOPO_NET_WATCH_H
 #define TOPO_NET_WATCH_H
 
@@ -21,5 +22,9 @@ typedef void (*net_change_fn)(void *arg, enum net_change c, const char *name,
 int net_watch_new(struct loop *l, net_change_fn fn, void *arg, struct net_watch **ret,
                   struct err *e);
 void net_watch_free(struct net_watch *w);
+/* How it learns of RDMA devices: there is no RDMA, the kernel reports them, they are
+ * looked for. */
+enum net_rdma { NET_RDMA_NONE, NET_RDMA_REPORTED, NET_RDMA_POLLED };
+enum net_rdma net_watch_rdma(const struct net_watch *w);
 
 #endif
