@@ -48,7 +48,7 @@ obj = $(patsubst %.c,$(O)/%.o,$(1))
 
 all: $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl
 
-$(BIN)/llmrackd: $(call obj,daemon/main.c daemon/print.c) $(O)/libllmrack.a
+$(BIN)/llmrackd: $(call obj,daemon/main.c daemon/app.c daemon/print.c) $(O)/libllmrack.a
 $(BIN)/llmrack-engine: $(call obj,daemon/engine_main.c) $(O)/libllmrack.a
 $(BIN)/llmctl: $(call obj,$(CTL) $(BASE))
 $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl:

@@ -98,6 +98,23 @@ static int set_int(const struct opt_def *d, int64_t *to, const char *value, stru
     return 0;
 }
 
+static bool is_flag(const struct opt_def *d)
+{
+    return d->kind == OPT_BOOL || d->kind == OPT_SWITCH;
+}
+
+static int add(const struct opt_def *d, struct opt_list *l, const char *value,
+               struct err *e)
+{
+    if (!value) /* the default: none */
+        return 0;
+    if (l->n == OPT_LIST_MAX)
+        return err_param(e, ERR_RANGE, d->name, "--%s was given more than %d times",
+                         d->name, OPT_LIST_MAX);
+    l->v[l->n++] = value;
+    return 0;
+}
+
 static int set(const struct opt_def *d, void *target, const char *value, struct err *e)
 {
     void *to = (char *)target + d->offset;
@@ -107,6 +124,11 @@ static int set(const struct opt_def *d, void *target, const char *value, struct 
     case OPT_STR:
         *(const char **)to = value;
         return 0;
+    case OPT_SWITCH:
+        *(const char **)to = !value ? NULL : !strcmp(value, "yes") ? "true" : "false";
+        return 0;
+    case OPT_LIST:
+        return add(d, to, value, e);
     case OPT_INT:
         return set_int(d, to, value, e);
     case OPT_BOOL:
@@ -127,7 +149,7 @@ static int set(const struct opt_def *d, void *target, const char *value, struct 
 static int set_defaults(const struct opt_def *defs, int n, void *target, struct err *e)
 {
     for (int i = 0; i < n; i++) {
-        bool plain = defs[i].kind == OPT_STR || defs[i].kind == OPT_BOOL;
+        bool plain = defs[i].kind != OPT_INT && defs[i].kind != OPT_ENUM;
         if ((defs[i].def || plain) && set(&defs[i], target, defs[i].def, e) < 0)
             return -1;
     }
@@ -145,12 +167,12 @@ static int parse_one(const struct opt_def *defs, int n, int argc, char **argv, i
 
     if (!d && len > 3 && !strncmp(name, "no-", 3)) {
         d = find(defs, n, name + 3, len - 3);
-        no = d && d->kind == OPT_BOOL;
+        no = d && is_flag(d);
         d = no ? d : NULL;
     }
     if (!d)
         return unknown(defs, n, name, len, e);
-    if (d->kind == OPT_BOOL) {
+    if (is_flag(d)) {
         if (eq)
             return err_param(e, ERR_INVALID, d->name, "--%s takes no value", d->name);
         return set(d, target, no ? "no" : "yes", e);
@@ -189,18 +211,18 @@ int opt_parse(const struct opt_def *defs, int n, int argc, char **argv, void *ta
 /* "--name ARG", or "--[no-]name" for a flag that is on by default. */
 static void put_usage(const struct opt_def *d, struct buf *out)
 {
-    bool on = d->kind == OPT_BOOL && d->def && !strcmp(d->def, "yes");
+    bool on = d->kind == OPT_SWITCH || (is_flag(d) && d->def && !strcmp(d->def, "yes"));
 
     buf_printf(out, "--%s%s", on ? "[no-]" : "", d->name);
     if (d->kind == OPT_ENUM)
         buf_printf(out, " %s", d->choices);
-    else if (d->kind != OPT_BOOL)
+    else if (!is_flag(d))
         buf_printf(out, " %s", d->arg ? d->arg : "VALUE");
 }
 
 static void put_default(const struct opt_def *d, struct buf *out)
 {
-    if (d->def && d->def[0] && d->kind != OPT_BOOL)
+    if (d->def && d->def[0] && !is_flag(d))
         buf_printf(out, " (default %s)", d->def);
 }
 

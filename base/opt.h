@@ -12,12 +12,20 @@
 struct buf;
 struct err;
 
-enum opt_kind { OPT_STR, OPT_INT, OPT_BOOL, OPT_ENUM };
+/* A switch is a flag that tells "not given" from off; a list may be given often. */
+enum opt_kind { OPT_STR, OPT_INT, OPT_BOOL, OPT_ENUM, OPT_SWITCH, OPT_LIST };
+
+enum { OPT_LIST_MAX = 64 };
+struct opt_list {
+    const char *v[OPT_LIST_MAX];
+    int n;
+};
 
 struct opt_def {
     const char *name;
     enum opt_kind kind;
-    size_t offset;       /* const char *, int64_t, bool or int in the target */
+    size_t offset;       /* in the target: const char *, int64_t, bool, int; for a switch
+                            const char * (NULL, "true", "false"), struct opt_list */
     int64_t min, max;    /* OPT_INT */
     const char *choices; /* OPT_ENUM: "a|b|c"; the value is the index */
     const char *def;     /* as text; NULL = unset */

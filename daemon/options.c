@@ -1,14 +1,16 @@
 /* daemon/options.c - the option tables of llmrackd and llmrack-engine.
  *
- * INSTANCE_ROWS stands in both tables, so the daemon can hand its instance options to the
- * engine by walking the rows; options_instance_argv writes what differs from a default.
- */
+ * The engine's rows say what each option of conf_engine_args means there; the daemon's
+ * say which path of the configuration an option stands for. */
 #include "daemon/options.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/mem.h"
+#include "daemon/ctrl/conf.h"
 
 #define ROW(T, m, name, kind, min, max, choices, def, arg, help)                         \
     {                                                                                    \
@@ -47,42 +49,24 @@
         BOOL(T, P reuse, "reuse", "yes",                                                 \
              "keep prefixes in the KV cache for later requests")
 
-static const struct opt_def instance_rows[] = {INSTANCE_ROWS(instance_opts, )};
-
 const struct opt_def daemon_opt_defs[] = {
-    INSTANCE_ROWS(daemon_opts, inst.),
+#define X(id, name, kind, arg, path, help)                                               \
+    ROW(daemon_opts, id, name, OPT_##kind, 0, 0, NULL, NULL, arg, help),
+    OVERRIDE_MAP(X)
+#undef X
+        ROW(daemon_opts, set, "set", OPT_LIST, 0, 0, NULL, NULL, "PATH=VALUE",
+            "a value laid over the configuration for this run, e.g. "
+            "instances.main.slo.ttft_ms=200; may be given often"),
+    STR(daemon_opts, config, "config", "", "FILE",
+        "configuration of a state folder that has none yet; later it is not read"),
     STR(daemon_opts, state_dir, "state-dir", "./var", "DIR",
         "folder of the state database, the lock and the control socket"),
-    STR(daemon_opts, listen, "listen", "127.0.0.1:8080", "HOST:PORT",
-        "where the API listens; port 0 = any, empty = nowhere"),
     STR(daemon_opts, socket, "socket", "", "PATH",
         "control socket; empty = llmrackd.sock in the state folder"),
     STR(daemon_opts, models_dir, "models-dir", "", "DIR",
         "published model shapes, for plan; empty = beside the program"),
-    STR(daemon_opts, rack, "rack", "auto", "auto|cpu:N|cpu:HxN|NAME|FILE",
-        "the rack: this machine, or one that is emulated (a built-in name or a recorded "
-        "file)"),
-    STR(daemon_opts, rack_gpu, "rack-gpu", "", "MODEL",
-        "the GPU model of a rack file that does not say, e.g. H200"),
-    STR(daemon_opts, name, "name", "", "NAME",
-        "the model's id in the API; empty = the file's or folder's name"),
     STR(daemon_opts, engine, "engine", "", "PATH",
         "engine program; empty = llmrack-engine beside llmrackd"),
-    STR(daemon_opts, log_level, "log-level", "info", "error|warn|info|debug",
-        "how much is logged"),
-    INT(daemon_opts, max_body_mib, "max-body-mib", 1, 1024, "8", "MIB",
-        "largest request body"),
-    INT(daemon_opts, max_connections, "max-connections", 16, 1 << 20, "4096", "N",
-        "open connections"),
-    INT(daemon_opts, drain_s, "drain-s", 0, 86400, "30", "S",
-        "on SIGTERM, how long running requests may go on"),
-    INT(daemon_opts, header_s, "header-s", 1, 3600, "10", "S",
-        "how long a request's header may take"),
-    INT(daemon_opts, body_s, "body-s", 1, 3600, "60", "S",
-        "how long a request's body may take"),
-    INT(daemon_opts, stuck_s, "stuck-s", 0, 86400, "60", "S",
-        "an engine is restarted when a step takes longer (30 times that in colocated "
-        "mode); 0 = never"),
     ENUM(daemon_opts, probe, "probe", "none|nvml", "none",
          "be the helper that asks NVML: a JSON line at once and for each byte of input"),
     BOOL(daemon_opts, help, "help", NULL, "print this and end"),
@@ -108,46 +92,60 @@ const struct opt_def engine_opt_defs[] = {
 };
 const int n_engine_opt_defs = sizeof(engine_opt_defs) / sizeof(engine_opt_defs[0]);
 
-/* The row's value as "--name=value" (malloc'd), or NULL when it is the default. */
-static char *row_arg(const struct opt_def *d, const void *opts, const void *defaults)
-{
-    const void *v = (const char *)opts + d->offset;
-    const void *def = (const char *)defaults + d->offset;
-    const char *s, *choice;
+static const struct {
+    const char *path;
+    size_t offset;
+} paths[] = {
+#define X(id, name, kind, arg, path, help) {path, offsetof(struct daemon_opts, id)},
+    OVERRIDE_MAP(X)
+#undef X
+};
+enum { N_PATHS = sizeof(paths) / sizeof(paths[0]) };
 
-    switch (d->kind) {
-    case OPT_STR:
-        s = *(const char *const *)v;
-        return s && s[0] ? xasprintf("--%s=%s", d->name, s) : NULL;
-    case OPT_INT:
-        if (*(const int64_t *)v == *(const int64_t *)def)
-            return NULL;
-        return xasprintf("--%s=%lld", d->name, (long long)*(const int64_t *)v);
-    case OPT_BOOL:
-        if (*(const bool *)v == *(const bool *)def)
-            return NULL;
-        return xasprintf("--%s%s", *(const bool *)v ? "" : "no-", d->name);
-    case OPT_ENUM:
-        if (*(const int *)v == *(const int *)def)
-            return NULL;
-        choice = d->choices;
-        for (int i = 0; i < *(const int *)v; i++)
-            choice = strchr(choice, '|') + 1;
-        return xasprintf("--%s=%.*s", d->name, (int)strcspn(choice, "|"), choice);
+static int add(struct conf_override *ret, int *n, int max, char *path, const char *value,
+               struct err *e)
+{
+    if (*n == max) {
+        free(path);
+        return err_set(e, ERR_RANGE, "more than %d values on the command line", max);
     }
-    return NULL;
+    ret[(*n)++] = (struct conf_override){path, value};
+    return 0;
 }
 
-int options_instance_argv(const struct instance_opts *o, char **out, int max)
+static int add_set(struct conf_override *ret, int *n, int max, const char *text,
+                   struct err *e)
 {
-    struct instance_opts defaults = {0};
-    int n_rows = sizeof(instance_rows) / sizeof(instance_rows[0]), n = 0, rest;
+    const char *eq = strchr(text, '=');
 
-    opt_parse(instance_rows, n_rows, 0, NULL, &defaults, &rest, NULL);
-    for (int i = 0; i < n_rows && n < max; i++) {
-        char *arg = row_arg(&instance_rows[i], o, &defaults);
-        if (arg)
-            out[n++] = arg;
+    if (!eq || eq == text)
+        return err_param(e, ERR_INVALID, "set",
+                         "--set '%.100s': PATH=VALUE would be right", text);
+    return add(ret, n, max, xstrndup(text, (size_t)(eq - text)), eq + 1, e);
+}
+
+int options_overrides(const struct daemon_opts *o, struct conf_override *ret, int max,
+                      struct err *e)
+{
+    int n = 0, rc = 0;
+
+    for (int i = 0; i < N_PATHS && rc == 0; i++) {
+        const char *v = *(const char *const *)((const char *)o + paths[i].offset);
+        if (v)
+            rc = add(ret, &n, max, xstrdup(paths[i].path), v, e);
     }
-    return n;
+    if (rc == 0 && o->model)
+        rc = add(ret, &n, max, xstrdup("instances.main.model"), "main", e);
+    for (int i = 0; i < o->set.n && rc == 0; i++)
+        rc = add_set(ret, &n, max, o->set.v[i], e);
+    if (rc == 0)
+        return n;
+    options_overrides_free(ret, n);
+    return -1;
+}
+
+void options_overrides_free(struct conf_override *v, int n)
+{
+    for (int i = 0; i < n; i++)
+        free((char *)v[i].path);
 }

@@ -1,7 +1,8 @@
 /* daemon/options.h - command-line options of llmrackd and llmrack-engine, as rows.
  *
- * The instance rows are in both tables: the daemon passes them on to the engine that it
- * starts. Floor 5: only the two mains and the supervisor's argument list see it. */
+ * What the configuration says too has a path there: such an option is a value laid over
+ * the stored revision for this run. The engine's options are those that conf_engine_args
+ * writes. Floor 5: only the two mains see it. */
 #ifndef DAEMON_OPTIONS_H
 #define DAEMON_OPTIONS_H
 
@@ -10,7 +11,10 @@
 
 #include "base/opt.h"
 
-/* How one instance runs; passed to the engine unchanged. */
+struct conf_override;
+struct err;
+
+/* How the engine runs its instance. */
 struct instance_opts {
     const char *model;   /* file or folder */
     int mode;            /* enum sched_mode: chunked | colocated */
@@ -28,13 +32,67 @@ struct instance_opts {
     bool reuse;          /* prefix cache */
 };
 
+/* Options with a path: id, option, kind (STR or SWITCH), what stands for the value, path,
+ * help. The value is checked by the rows of the configuration. --model names the instance
+ * `main` and its model `main`. */
+#define OVERRIDE_MAP(X)                                                                  \
+    X(model, "model", STR, "PATH", "models.main.path",                                   \
+      "model: a .gguf file or a folder, served by the instance main")                    \
+    X(name, "name", STR, "NAME", "instances.main.served_as",                             \
+      "the model's id in the API; empty = the file's or folder's name")                  \
+    X(mode, "mode", STR, "chunked|colocated", "instances.main.mode",                     \
+      "prefill in chunks beside decode, or whole prompts before it")                     \
+    X(step_tok, "step-tok", STR, "N", "instances.main.step_tok",                         \
+      "token budget of one step")                                                        \
+    X(max_seqs, "max-seqs", STR, "N", "instances.main.max_seqs",                         \
+      "sequences in one step")                                                           \
+    X(max_waiting, "max-waiting", STR, "N", "instances.main.max_waiting",                \
+      "requests that may wait; more are refused")                                        \
+    X(kv_mib, "kv-mib", STR, "MIB", "instances.main.kv.mib",                             \
+      "size of the KV pool; 0 = from max-seqs and the context")                          \
+    X(ctx, "ctx", STR, "N", "instances.main.ctx", "context length; 0 = the model's")     \
+    X(kv_type, "kv-type", STR, "auto|f16|bf16", "instances.main.kv.type",                \
+      "number format of the KV")                                                         \
+    X(threads, "threads", STR, "N", "instances.main.threads",                            \
+      "kernel threads; 0 = one for each CPU of the process")                             \
+    X(isa, "isa", STR, "auto|portable|avx2|avx512", "instances.main.isa",                \
+      "instruction set of the kernels")                                                  \
+    X(backend, "backend", STR, "cpu", "instances.main.backend", "where the kernels run") \
+    X(executor, "executor", STR, "ranks|null", "instances.main.executor",                \
+      "null answers at once with made-up tokens, to measure the rest")                   \
+    X(reuse, "reuse", SWITCH, NULL, "instances.main.kv.reuse",                           \
+      "keep prefixes in the KV cache for later requests")                                \
+    X(stuck_s, "stuck-s", STR, "S", "instances.main.stuck_s",                            \
+      "an engine is restarted when a step takes longer (30 times that in colocated "     \
+      "mode); 0 = never")                                                                \
+    X(listen, "listen", STR, "HOST:PORT", "listen.address",                              \
+      "where the API listens; port 0 = any, empty = nowhere")                            \
+    X(rack, "rack", STR, "auto|cpu:N|cpu:HxN|NAME|FILE", "rack",                         \
+      "the rack: this machine, or one that is emulated (a built-in name or a recorded "  \
+      "file)")                                                                           \
+    X(rack_gpu, "rack-gpu", STR, "MODEL", "rack_gpu",                                    \
+      "the GPU model of a rack file that does not say, e.g. H200")                       \
+    X(log_level, "log-level", STR, "error|warn|info|debug", "log_level",                 \
+      "how much is logged")                                                              \
+    X(max_body_mib, "max-body-mib", STR, "MIB", "limits.max_body_mib",                   \
+      "largest request body")                                                            \
+    X(max_connections, "max-connections", STR, "N", "limits.max_connections",            \
+      "open connections")                                                                \
+    X(drain_s, "drain-s", STR, "S", "limits.drain_s",                                    \
+      "on SIGTERM, how long running requests may go on")                                 \
+    X(header_s, "header-s", STR, "S", "limits.header_s",                                 \
+      "how long a request's header may take")                                            \
+    X(body_s, "body-s", STR, "S", "limits.body_s", "how long a request's body may take")
+
 struct daemon_opts {
-    struct instance_opts inst;
-    const char *state_dir, *listen, *socket, *name, *engine, *log_level;
-    const char *models_dir;      /* published shapes; "" = beside the program */
-    const char *rack, *rack_gpu; /* what is owned; the model that completes a file */
-    int64_t max_body_mib, max_connections, drain_s, header_s, body_s, stuck_s;
-    int probe; /* none | nvml: be that helper and nothing else */
+#define X(id, name, kind, arg, path, help) const char *id; /* NULL = not given */
+    OVERRIDE_MAP(X)
+#undef X
+    struct opt_list set; /* PATH=VALUE */
+    const char *config;  /* text for an empty store; "" = none */
+    const char *state_dir, *socket, *engine;
+    const char *models_dir; /* published shapes; "" = beside the program */
+    int probe;              /* none | nvml: be that helper and nothing else */
     bool help, version, man, man_config, sample_config;
 };
 
@@ -51,8 +109,10 @@ extern const int n_daemon_opt_defs;
 extern const struct opt_def engine_opt_defs[];
 extern const int n_engine_opt_defs;
 
-/* The engine's argv for these instance options (rows that differ from the default);
- * returns the count of strings written to out (each malloc'd, at most max). */
-int options_instance_argv(const struct instance_opts *o, char **out, int max);
+/* What was given, as values laid over the configuration, at most max; the count or -1.
+ * Values borrow from o, paths are malloc'd: options_overrides_free. */
+int options_overrides(const struct daemon_opts *o, struct conf_override *ret, int max,
+                      struct err *e);
+void options_overrides_free(struct conf_override *v, int n);
 
 #endif

@@ -351,10 +351,7 @@ int fleet_apply(struct fleet *f, const struct conf *to, fleet_done_fn done, void
     n = fleet_plan(f, to, acts, FLEET_ACTIONS);
     for (int i = 0; i < n; i++)
         if (!acts[i].fits) {
-            err_set(e, ERR_NOFIT,
-                    "instance '%s' needs %llu MiB and that does not fit beside the other "
-                    "instances: lower kv.mib or ctx, or remove one",
-                    acts[i].instance, (unsigned long long)(acts[i].need >> 20));
+            fleet_nofit(&acts[i], e);
             free(acts);
             return -1;
         }

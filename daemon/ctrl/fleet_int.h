@@ -55,6 +55,7 @@ const struct admin_row *fleet_admin(const struct fleet *f, const char *instance)
 /* As fleet_plan, for one instance: a new engine for what runs, its kind and room. */
 void fleet_plan_new_engine(struct fleet *f, const struct unit_spec *spec,
                            struct fleet_action *a);
+int fleet_nofit(const struct fleet_action *a, struct err *e);
 /* Begin a job whose slots are filled in; its state is set here. */
 void fleet_begin(struct fleet *f);
 void fleet_slot_done(struct slot *s);

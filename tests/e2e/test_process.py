@@ -129,8 +129,8 @@ def test_engine_killed(start):
     assert m["vllm:num_requests_running"] == 0
     assert r.local("/api/v1/status")["instances"][0]["restarts"] == 1
     what = [(w, result) for w, result, _ in journal(r.dir.name)]
-    assert what == [("daemon.start", "ok"), ("engine.start", "ok"), ("engine.ready", "ok"),
-                    ("engine.run", "failed"), ("engine.start", "ok"), ("engine.ready", "ok")]
+    assert what == [("daemon.start", "ok"), ("config.seed", "ok"), ("engine.start", "ok"),
+                    ("engine.ready", "ok"), ("engine.run", "failed"), ("engine.start", "ok"), ("engine.ready", "ok")]
 
 
 def outcome(data):
@@ -338,7 +338,7 @@ def test_killed_daemon_takes_its_engine_and_leaves_its_state(start):
     (name, model, mode, options), = db.execute(
         "SELECT name, model, mode, options FROM instance")
     db.close()
-    assert (name, model, mode) == ("0", "kept", "chunked")
+    assert (name, model, mode) == ("main", "kept", "chunked")
     assert json.loads(options) == ["--kv-mib=64"]
     assert len([x for x in journal(state) if x[0] == "daemon.start"]) == 2
 
@@ -407,14 +407,14 @@ def test_usage(tmp_path):
         return subprocess.run([os.path.join(BIN, "llmrackd"), *args], capture_output=True,
                               text=True, timeout=30 * SLOW)
 
-    p = run("--state-dir", str(tmp_path))
-    assert p.returncode == 2 and "--model" in p.stderr
+    p = run("--state-dir", str(tmp_path), "--set", "limits.none=3")
+    assert p.returncode == 2 and "limits.none" in p.stderr
     p = run("--thread", "x")
     assert p.returncode == 2 and "did you mean --threads?" in p.stderr
     p = run("--model", "x", "--step-tok", "3")
     assert p.returncode == 2 and "from 16 to" in p.stderr
     p = run("--model", "x", "--state-dir", str(tmp_path), "--listen", "127.0.0.1:99999")
-    assert p.returncode == 2 and "a port is 0 to 65535" in p.stderr
+    assert p.returncode == 2 and "a port from 0 to 65535" in p.stderr
     p = run("--version")
     assert p.returncode == 0 and p.stdout.startswith("llmrackd ")
     p = run("--help")

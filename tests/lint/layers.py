@@ -26,7 +26,7 @@ SLEEPS = re.compile(r"(?<![>.\w])(usleep|nanosleep|clock_nanosleep|sleep|pthread
                     r"sem_timedwait|epoll_wait|ppoll|poll|select|sigtimedwait|clock_sleep_us)\s*\(")
 SLEEP_OK = re.compile(r"(base/|ctl/|tests/)")
 LOGS = re.compile(r"\blog_(error|warn|info|debug|line|unkept)\s*\(")
-LOG_OK = re.compile(r"(base/log|daemon/main\.c|daemon/engine_main\.c|daemon/api/|daemon/ctrl/|"
+LOG_OK = re.compile(r"(base/log|daemon/main\.c|daemon/app\.c|daemon/engine_main\.c|daemon/api/|daemon/ctrl/|"
                     r"daemon/serve/engine\.c|ctl/)")
 
 

@@ -1,0 +1,560 @@
+/* daemon/app.c - llmrackd: start order, what passes between its parts, stop in reverse.
+ *
+ *   loop and signals, store (takes the folder), configuration, rack, router, fleet,
+ *   access, HTTP; then the configuration is applied, which starts engines
+ *
+ * SIGTERM or SIGINT drains: no new requests, running ones go on up to limits.drain_s; a
+ * second signal ends the wait. SIGHUP reads certificates and the rack again, never the
+ * configuration: a terminal that goes away is no reason to stop, and what is configured
+ * is in the store. Without a model the daemon runs all the same, to be told one. */
+#include "daemon/app.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/mem.h"
+#include "base/metric.h"
+#include "daemon/api/access.h"
+#include "daemon/api/http.h"
+#include "daemon/ctrl/alarm.h"
+#include "daemon/ctrl/conf.h"
+#include "daemon/ctrl/confmgr.h"
+#include "daemon/ctrl/domain.h"
+#include "daemon/ctrl/fleet.h"
+#include "daemon/ctrl/router_ctl.h"
+#include "daemon/ctrl/system.h"
+#include "daemon/options.h"
+#include "daemon/serve/map.h"
+#include "daemon/serve/metrics.h"
+#include "state/store.h"
+#include "topo/net_watch.h"
+
+enum { DRAIN_TICK_US = 50000, TICK_US = 1000000, OVERRIDES_MAX = 96 };
+
+struct app {
+    const struct daemon_opts *opts;
+    char *socket, *engine, *models_dir;
+    struct conf_override over[OVERRIDES_MAX];
+    int n_over;
+    int64_t start_us;
+
+    struct loop *loop;
+    struct store *store;
+    struct confmgr *confmgr;
+    struct domain *domain;
+    struct net_watch *nics; /* NULL for an emulated rack */
+    struct metric_page *page;
+    struct router *router;
+    struct fleet *fleet;
+    struct alarms *alarms;
+    struct access *access;
+    struct http *http;
+
+    struct loop_timer *drain, *tick;
+    int64_t drain_until_us; /* 0 = not draining */
+    bool told;
+};
+
+/* ---- where things are ---- */
+
+/* A path relative to the folder of our own program. */
+static char *beside(const char *rest)
+{
+    char self[PATH_MAX], *slash;
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+    self[n > 0 ? n : 0] = '\0';
+    slash = strrchr(self, '/');
+    return xasprintf("%.*s/%s", slash ? (int)(slash - self) : 0, self, rest);
+}
+
+/* Published shapes: installed, or in the source tree. */
+static char *models_dir(void)
+{
+    char *installed = beside("../share/llmrack/models");
+
+    if (access(installed, R_OK) == 0)
+        return installed;
+    free(installed);
+    return beside("../etc/models");
+}
+
+/* A configuration file, malloc'd. */
+static char *read_text(const char *path, struct err *e)
+{
+    FILE *f = fopen(path, "re");
+    char *text = NULL;
+    size_t n;
+
+    if (!f) {
+        err_errno(e, ERR_NOTFOUND, "%s", path);
+        return NULL;
+    }
+    text = xcalloc(CONF_MAX_TEXT + 2, 1);
+    n = fread(text, 1, CONF_MAX_TEXT + 1, f);
+    if (ferror(f) || n > CONF_MAX_TEXT) {
+        err_set(e, ERR_TOOBIG, "%s: %s", path,
+                n > CONF_MAX_TEXT ? "longer than a configuration may be"
+                                  : "cannot be read");
+        free(text);
+        text = NULL;
+    }
+    fclose(f);
+    return text;
+}
+
+static void note(struct app *a, const char *what, const char *subject, const char *result,
+                 const char *detail)
+{
+    struct err e;
+
+    if (journal_add(a->store, "daemon", what, subject, result, &e, "%s", detail) < 0)
+        log_error("the journal lacks '%s %s': %s", what, result, e.msg);
+}
+
+/* ---- the configuration in force ---- */
+
+/* What changes in place; the fleet sees to the engines. */
+static void set_hot(struct app *a, const struct conf *c)
+{
+    int level = log_level_parse(c->log_level);
+
+    if (level >= 0)
+        log_level_set((enum log_level)level);
+    access_set_conf(a->access, c);
+    if (a->http)
+        http_set_conf(a->http, c);
+}
+
+static int apply_conf(void *arg, const struct conf *to,
+                      void (*done)(void *arg2, const struct err *why), void *arg2,
+                      struct err *e)
+{
+    struct app *a = arg;
+
+    if (fleet_apply(a->fleet, to, done, arg2, e) < 0)
+        return -1;
+    set_hot(a, to);
+    return 0;
+}
+
+static int describe_conf(void *arg, const struct conf *to, struct buf *json,
+                         struct err *e)
+{
+    struct app *a = arg;
+    int rc = fleet_describe(a->fleet, to, json, e);
+
+    return rc == 0 ? http_check_conf(a->http, to, e) : rc;
+}
+
+static void on_conf_alarm(void *arg, const char *id, bool on, const char *text)
+{
+    struct app *a = arg;
+
+    if (on)
+        alarm_raise(a->alarms, id, ALARM_CRITICAL, text);
+    else
+        alarm_clear(a->alarms, id);
+}
+
+static void on_alarm(void *arg, const struct alarm_status *s)
+{
+    struct app *a = arg;
+
+    note(a, s->ended_ms ? "alarm.clear" : "alarm.raise", s->id,
+         alarm_severity_name(s->severity), s->text);
+    http_on_alarm(a->http, s);
+}
+
+static void on_journal(void *arg, const struct journal_row *r)
+{
+    struct app *a = arg;
+
+    http_on_journal(a->http, r);
+}
+
+/* Deadlines and guard; at least once a second, since a request may have set one. */
+static void on_tick(void *arg)
+{
+    struct app *a = arg;
+    int64_t now = clock_now_us(clock_real()), at = confmgr_tick(a->confmgr, now);
+
+    if (at < 0 || at > now + TICK_US)
+        at = now + TICK_US;
+    loop_timer_set(a->tick, at);
+}
+
+static int start_conf(struct app *a, struct err *e)
+{
+    struct confmgr_cfg c = {
+        .store = a->store,
+        .clock = clock_real(),
+        .over = a->over,
+        .n_over = a->n_over,
+        .ops = {.apply = apply_conf,
+                .describe = describe_conf,
+                .alarm = on_conf_alarm,
+                .arg = a},
+    };
+    char boot[40], *seed = NULL;
+    struct buf sample;
+    int rc;
+
+    if (a->opts->config[0] && !(seed = read_text(a->opts->config, e)))
+        return -1;
+    buf_init(&sample, 0);
+    conf_sample(&sample); /* without models */
+    system_boot_id(boot);
+    c.boot_id = boot;
+    c.seed = seed ? seed : sample.p;
+    rc = confmgr_new(&c, &a->confmgr, e);
+    buf_done(&sample);
+    free(seed);
+    return rc;
+}
+
+/* ---- engines ---- */
+
+/* The host part of an address, and one that a client on this machine can name. */
+static void listen_host(const char *address, bool reach, char *ret, size_t cap)
+{
+    const char *colon = strrchr(address, ':');
+
+    snprintf(ret, cap, "%.*s", colon ? (int)(colon - address) : 0, address);
+    if (reach && !strcmp(ret, "0.0.0.0"))
+        snprintf(ret, cap, "127.0.0.1");
+    else if (reach && !strcmp(ret, "[::]"))
+        snprintf(ret, cap, "[::1]");
+}
+
+/* How to ask it, once. */
+static void tell(struct app *a, const struct served *m)
+{
+    bool chat = m->chat != TEMPLATE_NONE;
+    struct conf *c = confmgr_conf(a->confmgr);
+    char host[256];
+
+    listen_host(c->listen.address, true, host, sizeof(host));
+    if (http_port(a->http))
+        printf("'%s' answers: curl http%s://%s:%d/v1/%s -H 'Content-Type: "
+               "application/json' -d '%s'\n",
+               m->name, c->listen.tls_cert[0] ? "s" : "", host, http_port(a->http),
+               chat ? "chat/completions" : "completions",
+               chat ? "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}"
+                    : "{\"prompt\":\"Hello\"}");
+    else
+        printf("'%s' answers: llmctl --socket %s chat\n", m->name, a->socket);
+    fflush(stdout);
+    conf_unref(c);
+}
+
+static void on_ready(void *arg, const char *instance)
+{
+    struct app *a = arg;
+    const struct served *m[CONF_MAX_NAMES];
+    int n;
+
+    if (a->told || !a->http)
+        return;
+    n = router_models(a->router, m, CONF_MAX_NAMES);
+    for (int i = 0; i < n; i++) {
+        if (!a->told && !strcmp(m[i]->instance, instance)) {
+            a->told = true;
+            tell(a, m[i]);
+        }
+        router_unref(a->router, m[i]);
+    }
+}
+
+static int start_fleet(struct app *a, struct err *e)
+{
+    struct fleet_cfg c = {
+        .loop = a->loop,
+        .store = a->store,
+        .program = a->engine,
+        .ready = on_ready,
+        .arg = a,
+    };
+
+    if (router_new(a->page, &a->router, e) < 0)
+        return -1;
+    c.router = a->router;
+    c.page = a->page;
+    return fleet_new(&c, &a->fleet, e);
+}
+
+/* ---- the rack ---- */
+
+/* Also after a cordon or a measurement; a failed reading was said already. */
+static void on_rack_news(void *arg, const struct err *why)
+{
+    struct app *a = arg;
+
+    if (!why)
+        metric_set(a->page, M_EMULATED, 0, domain_emulated(a->domain));
+}
+
+static void on_nic(void *arg, enum net_change c, const char *name, const char *what)
+{
+    struct app *a = arg;
+
+    log_info("%s", what);
+    note(a, "nic.changed", name, c == NET_WENT_DOWN || c == NET_LEFT ? "down" : "ok",
+         what);
+    domain_reload(a->domain, what);
+}
+
+/* NICs of this machine matter to a rack that is this machine. */
+static int watch_nics(struct app *a, const char *rack, struct err *e)
+{
+    if (strcmp(rack, "auto"))
+        return 0;
+    if (net_watch_new(a->loop, on_nic, a, &a->nics, e) < 0)
+        return -1;
+    if (net_watch_rdma(a->nics) == NET_RDMA_POLLED)
+        log_info("this kernel does not report RDMA devices that come and go: they are "
+                 "looked at twice a second");
+    return 0;
+}
+
+static int start_rack(struct app *a, struct err *e)
+{
+    struct conf *conf = confmgr_conf(a->confmgr);
+    const struct domain_cfg c = {.rack = conf->rack,
+                                 .gpu = conf->rack_gpu,
+                                 .loop = a->loop,
+                                 .store = a->store,
+                                 .news = on_rack_news,
+                                 .arg = a};
+    int rc = metric_page_new(metrics_defs, METRICS_N, NULL, &a->page, e);
+
+    if (rc == 0)
+        rc = domain_new(&c, &a->domain, e);
+    if (rc == 0)
+        rc = domain_load(a->domain, e);
+    if (rc == 0)
+        rc = watch_nics(a, conf->rack, e);
+    conf_unref(conf);
+    return rc;
+}
+
+/* ---- signals ---- */
+
+static int64_t drain_s(struct app *a)
+{
+    struct conf *c = confmgr_conf(a->confmgr);
+    int64_t s = c->limits.drain_s;
+
+    conf_unref(c);
+    return s;
+}
+
+static void on_drain_tick(void *arg)
+{
+    struct app *a = arg;
+    int64_t now = clock_now_us(clock_real());
+    int live = router_live(a->router), open = http_active(a->http);
+
+    if (live == 0 && open == 0) {
+        loop_stop(a->loop);
+    } else if (now >= a->drain_until_us) {
+        log_warn("%d requests are ended, %lld s after the stop was asked for",
+                 live > open ? live : open, (long long)drain_s(a));
+        loop_stop(a->loop);
+    } else {
+        loop_timer_set(a->drain, now + DRAIN_TICK_US);
+    }
+}
+
+static void on_stop_signal(void *arg, int signo)
+{
+    struct app *a = arg;
+
+    if (a->drain_until_us || !a->http) {
+        loop_stop(a->loop);
+        return;
+    }
+    log_info("%s: no new requests; %d running", strsignal(signo), router_live(a->router));
+    note(a, "daemon.drain", "", "ok", strsignal(signo));
+    a->drain_until_us = clock_now_us(clock_real()) + drain_s(a) * 1000000;
+    http_drain(a->http);
+    fleet_drain(a->fleet);
+    on_drain_tick(a);
+}
+
+static void on_hangup_signal(void *arg, int signo)
+{
+    struct app *a = arg;
+    struct err e;
+
+    log_info("%s: certificates and the rack are read again", strsignal(signo));
+    if (a->http && http_reload_tls(a->http, &e) < 0)
+        log_error("%s; the certificate that was in use stays", e.msg);
+    if (a->access)
+        access_find_groups(a->access);
+    if (a->domain)
+        domain_reload(a->domain, strsignal(signo));
+}
+
+/* ---- start and stop ---- */
+
+struct app *app_new(const struct daemon_opts *o)
+{
+    struct app *a = xcalloc(1, sizeof(*a));
+
+    a->opts = o;
+    a->socket =
+        o->socket[0] ? xstrdup(o->socket) : xasprintf("%s/llmrackd.sock", o->state_dir);
+    a->engine = o->engine[0] ? xstrdup(o->engine) : beside("llmrack-engine");
+    a->models_dir = o->models_dir[0] ? xstrdup(o->models_dir) : models_dir();
+    a->start_us = clock_now_us(clock_real());
+    return a;
+}
+
+static int start_loop(struct app *a, struct err *e)
+{
+    signal(SIGPIPE, SIG_IGN);
+    map_sigbus_survive(); /* a model's file cut short is the engine's end, not ours */
+    if (loop_new(&a->loop, e) < 0 ||
+        loop_signal(a->loop, SIGTERM, on_stop_signal, a, e) < 0 ||
+        loop_signal(a->loop, SIGINT, on_stop_signal, a, e) < 0 ||
+        loop_signal(a->loop, SIGHUP, on_hangup_signal, a, e) < 0)
+        return -1;
+    a->drain = loop_timer_new(a->loop, on_drain_tick, a);
+    a->tick = loop_timer_new(a->loop, on_tick, a);
+    return 0;
+}
+
+/* With the values of the command line, which are part of what runs. */
+static int start_store(struct app *a, struct err *e)
+{
+    struct buf over;
+    int n = options_overrides(a->opts, a->over, OVERRIDES_MAX, e), rc;
+
+    if (n < 0)
+        return -1;
+    a->n_over = n;
+    if (store_open(a->opts->state_dir, &a->store, e) < 0)
+        return -1;
+    a->alarms = alarms_new(on_alarm, a);
+    journal_listen(a->store, on_journal, a);
+    buf_init(&over, 0);
+    for (int i = 0; i < n; i++)
+        buf_printf(&over, " %s=%s", a->over[i].path, a->over[i].value);
+    rc = journal_add(a->store, "daemon", "daemon.start", "", "ok", e,
+                     "llmrackd %s, process %d%s%s", LLMRACK_VERSION, (int)getpid(),
+                     n ? ", for this run:" : "", over.len ? over.p : "");
+    buf_done(&over);
+    return rc;
+}
+
+static int start_http(struct app *a, struct err *e)
+{
+    struct conf *conf = confmgr_conf(a->confmgr);
+    int cpus = system_cpus(), threads = cpus < 8 ? 2 : cpus < 32 ? cpus / 4 : 8, rc;
+    struct http_cfg c = {
+        .conf = conf,
+        .socket_path = a->socket,
+        .n_threads = threads,
+        .n_workers = threads,
+        .version = LLMRACK_VERSION,
+        .schema = store_schema_version(a->store),
+        .start_us = a->start_us,
+        .state_dir = a->opts->state_dir,
+        .models_dir = a->models_dir,
+        .domain = a->domain,
+        .loop = a->loop,
+        .access = a->access,
+        .alarms = a->alarms,
+        .confmgr = a->confmgr,
+        .fleet = a->fleet,
+        .store = a->store,
+    };
+
+    access_set_conf(a->access, conf);
+    rc = http_start(&c, a->router, a->page, &a->http, e);
+    conf_unref(conf);
+    return rc;
+}
+
+static void say_where(struct app *a)
+{
+    struct conf *c = confmgr_conf(a->confmgr);
+    char host[256];
+
+    listen_host(c->listen.address, false, host, sizeof(host));
+    if (http_port(a->http))
+        printf("llmrackd %s listens on http%s://%s:%d, control socket %s\n",
+               LLMRACK_VERSION, c->listen.tls_cert[0] ? "s" : "", host,
+               http_port(a->http), a->socket);
+    else
+        printf("llmrackd %s listens on the control socket %s\n", LLMRACK_VERSION,
+               a->socket);
+    fflush(stdout);
+    conf_unref(c);
+}
+
+int app_start(struct app *a, struct err *e)
+{
+    if (start_loop(a, e) < 0 || start_store(a, e) < 0 || start_conf(a, e) < 0 ||
+        start_rack(a, e) < 0 || start_fleet(a, e) < 0 ||
+        access_new(a->store, &a->access, e) < 0 || start_http(a, e) < 0)
+        return -1;
+    say_where(a);
+    if (confmgr_start(a->confmgr, e) < 0)
+        return -1;
+    on_tick(a);
+    return 0;
+}
+
+int app_run(struct app *a, struct err *e) { return loop_run(a->loop, e); }
+
+static void stop_engines(struct app *a)
+{
+    struct err e;
+
+    if (!a->fleet)
+        return;
+    fleet_stop(a->fleet);
+    while (!fleet_stopped(a->fleet) && loop_once(a->loop, -1, &e) == 0)
+        continue;
+    fleet_free(a->fleet);
+    a->fleet = NULL;
+}
+
+void app_free(struct app *a, int code)
+{
+    char detail[32];
+
+    loop_timer_free(a->drain);
+    loop_timer_free(a->tick);
+    net_watch_free(a->nics);
+    http_stop(a->http);
+    a->http = NULL;
+    stop_engines(a);
+    access_free(a->access);
+    router_free(a->router);
+    confmgr_free(a->confmgr);
+    snprintf(detail, sizeof(detail), "exit code %d", code);
+    if (a->store)
+        note(a, "daemon.stop", "", code ? "failed" : "ok", detail);
+    domain_free(a->domain);
+    metric_page_free(a->page);
+    alarms_free(a->alarms);
+    store_close(a->store);
+    loop_free(a->loop);
+    options_overrides_free(a->over, a->n_over);
+    free(a->socket);
+    free(a->engine);
+    free(a->models_dir);
+    free(a);
+}
