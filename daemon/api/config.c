@@ -280,7 +280,7 @@ static enum operation_state poll_wait(void *arg, char message[512])
     return runs != w->back ? OPERATION_DONE : OPERATION_FAILED;
 }
 
-static void answer_started(struct conn *c, const char *kind, int64_t id, bool back)
+void config_answer_started(struct conn *c, const char *kind, int64_t id, bool back)
 {
     struct wait *w = xcalloc(1, sizeof(*w));
     struct operation_watch watch = {poll_wait, free, w, (int64_t)APPLY_LIMIT_S * 1000000};
@@ -362,7 +362,7 @@ void config_commit(struct conn *c)
         return;
     }
     if (confmgr_commit(m, &r, &id, &e) == 0)
-        answer_started(c, "config.commit", id, false);
+        config_answer_started(c, "config.commit", id, false);
     else if (e.code == ERR_CONFLICT && !strcmp(e.param, "base"))
         answer_stale(c, r.if_base ? r.if_base : draft_base(c), &e);
     else
@@ -388,7 +388,7 @@ void config_rollback(struct conn *c)
         return;
     }
     json_decref(body);
-    answer_started(c, "config.rollback", id, false);
+    config_answer_started(c, "config.rollback", id, false);
 }
 
 /* Whoever names a revision does not confirm another one. */
@@ -450,5 +450,5 @@ void config_abort(struct conn *c)
         return;
     }
     json_decref(body);
-    answer_started(c, "config.abort", id, true);
+    config_answer_started(c, "config.abort", id, true);
 }

@@ -89,7 +89,7 @@ enum fleet_order {
     FLEET_ORDER_UNDRAIN
 };
 int fleet_order(struct fleet *f, const char *instance, enum fleet_order o,
-                const char *actor, const char *reason, struct err *e);
+                const char *actor, const char *origin, const char *reason, struct err *e);
 
 /* The whole daemon stops: no new requests; then end the engines; then ask. */
 void fleet_drain(struct fleet *f);

@@ -22,7 +22,7 @@ static const char *const names[] = {
 struct order {
     struct fleet *f;
     enum fleet_order kind;
-    const char *actor, *reason;
+    const char *actor, *origin, *reason;
     const struct conf *conf; /* that the instance stands in, borrowed */
     const struct conf_instance *inst;
     struct unit *unit; /* NULL: none was ever started */
@@ -143,15 +143,15 @@ static void stop(struct order *o)
 }
 
 int fleet_order(struct fleet *f, const char *instance, enum fleet_order kind,
-                const char *actor, const char *reason, struct err *e)
+                const char *actor, const char *origin, const char *reason, struct err *e)
 {
-    struct order o = {f, kind, actor, reason ? reason : "", NULL, NULL, NULL};
+    struct order o = {f, kind, actor, origin, reason ? reason : "", NULL, NULL, NULL};
+    const struct journal_note n = {actor, origin, names[kind], instance, "ok", o.reason};
     struct err je;
 
     if (find(&o, instance, e) < 0 || may(&o, e) < 0 || store_word(&o, e) < 0)
         return -1;
-    if (f->cfg.store && journal_add(f->cfg.store, actor, names[kind], instance, "ok", &je,
-                                    "%s", o.reason) < 0)
+    if (f->cfg.store && journal_note(f->cfg.store, &n, &je) < 0)
         log_error("the journal lacks '%s': %s", names[kind], je.msg);
     if (kind == FLEET_ORDER_START || kind == FLEET_ORDER_RESTART)
         start(&o);

@@ -509,7 +509,7 @@ static void order(struct fix *f, enum fleet_order o)
 {
     struct err e;
 
-    if (fleet_order(f->f, "one", o, "uid 0", "test", &e) < 0)
+    if (fleet_order(f->f, "one", o, "uid 0", "", "test", &e) < 0)
         fail_msg("%s", e.msg);
 }
 
@@ -539,9 +539,9 @@ static void a_stop_outlives_the_daemon(void **state)
     UNTIL(f, first(f).state == INSTANCE_STOPPED);
     assert_string_equal(first(f).error, "by uid 0: test");
     assert_int_equal(first(f).pid, 0);
-    assert_int_equal(fleet_order(f->f, "one", FLEET_ORDER_STOP, "uid 0", "", &e), -1);
+    assert_int_equal(fleet_order(f->f, "one", FLEET_ORDER_STOP, "uid 0", "", "", &e), -1);
     assert_int_equal(e.code, ERR_CONFLICT);
-    assert_int_equal(fleet_order(f->f, "two", FLEET_ORDER_STOP, "uid 0", "", &e), -1);
+    assert_int_equal(fleet_order(f->f, "two", FLEET_ORDER_STOP, "uid 0", "", "", &e), -1);
     assert_int_equal(e.code, ERR_NOTFOUND);
     assert_string_equal(e.msg, "there is no instance 'two'; there is 'one'");
     again(f);
@@ -580,7 +580,7 @@ static void drain_and_restart(void **state)
     UNTIL(f, seen.finishes);
     pid = first(f).pid;
     order(f, FLEET_ORDER_RESTART);
-    assert_int_equal(fleet_order(f->f, "one", FLEET_ORDER_RESTART, "u", "", &e), -1);
+    assert_int_equal(fleet_order(f->f, "one", FLEET_ORDER_RESTART, "u", "", "", &e), -1);
     assert_int_equal(e.code, ERR_CONFLICT);
     UNTIL(f, instances(f, s) == 2); /* beside the old one: nobody is turned away */
     assert_int_equal(router_ready(f->r, &e), 0);
