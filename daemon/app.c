@@ -26,6 +26,7 @@
 #include "daemon/api/access.h"
 #include "daemon/api/http.h"
 #include "daemon/ctrl/alarm.h"
+#include "daemon/ctrl/apply.h"
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/confmgr.h"
 #include "daemon/ctrl/domain.h"
@@ -50,6 +51,7 @@ struct app {
     struct loop *loop;
     struct store *store;
     struct confmgr *confmgr;
+    struct apply apply; /* its decisions */
     struct domain *domain;
     struct net_watch *nics; /* NULL for an emulated rack */
     struct metric_page *page;
@@ -123,47 +125,24 @@ static void note(struct app *a, const char *what, const char *subject, const cha
 
 /* ---- the configuration in force ---- */
 
-/* What changes in place; the fleet sees to the engines. */
-static void set_hot(struct app *a, const struct conf *c)
+/* Values that change in place; the fleet sees to the engines. */
+static void on_runs(void *arg, const struct conf *c, int64_t revision)
 {
+    struct app *a = arg;
     int level = log_level_parse(c->log_level);
 
+    (void)revision;
     if (level >= 0)
         log_level_set((enum log_level)level);
     access_set_conf(a->access, c);
-    if (a->http)
-        http_set_conf(a->http, c);
+    http_set_conf(a->http, c);
 }
 
-static int apply_conf(void *arg, const struct conf *to,
-                      void (*done)(void *arg2, const struct err *why), void *arg2,
-                      struct err *e)
+static int check_conf(void *arg, const struct conf *c, struct err *e)
 {
     struct app *a = arg;
 
-    if (fleet_apply(a->fleet, to, done, arg2, e) < 0)
-        return -1;
-    set_hot(a, to);
-    return 0;
-}
-
-static int describe_conf(void *arg, const struct conf *to, struct buf *json,
-                         struct err *e)
-{
-    struct app *a = arg;
-    int rc = fleet_describe(a->fleet, to, json, e);
-
-    return rc == 0 ? http_check_conf(a->http, to, e) : rc;
-}
-
-static void on_conf_alarm(void *arg, const char *id, bool on, const char *text)
-{
-    struct app *a = arg;
-
-    if (on)
-        alarm_raise(a->alarms, id, ALARM_CRITICAL, text);
-    else
-        alarm_clear(a->alarms, id);
+    return http_check_conf(a->http, c, e);
 }
 
 static void on_alarm(void *arg, const struct alarm_status *s)
@@ -200,10 +179,7 @@ static int start_conf(struct app *a, struct err *e)
         .clock = clock_real(),
         .over = a->over,
         .n_over = a->n_over,
-        .ops = {.apply = apply_conf,
-                .describe = describe_conf,
-                .alarm = on_conf_alarm,
-                .arg = a},
+        .ops = apply_ops(&a->apply),
     };
     char boot[40], *seed = NULL;
     struct buf sample;
@@ -289,7 +265,15 @@ static int start_fleet(struct app *a, struct err *e)
         return -1;
     c.router = a->router;
     c.page = a->page;
-    return fleet_new(&c, &a->fleet, e);
+    if (fleet_new(&c, &a->fleet, e) < 0)
+        return -1;
+    a->apply = (struct apply){.fleet = a->fleet,
+                              .router = a->router,
+                              .alarms = a->alarms,
+                              .check = check_conf,
+                              .runs = on_runs,
+                              .arg = a};
+    return 0;
 }
 
 /* ---- the rack ---- */

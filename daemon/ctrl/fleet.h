@@ -15,7 +15,6 @@
 
 #include "daemon/ctrl/loader.h"
 
-struct buf;
 struct conf;
 struct conf_instance;
 struct err;
@@ -48,7 +47,6 @@ enum fleet_action_kind {
     FLEET_DRAIN_FIRST, /* both do not fit: the old one ends before the new one starts */
     FLEET_STOP
 };
-const char *fleet_action_name(enum fleet_action_kind k); /* "drain first" */
 struct fleet_action {
     enum fleet_action_kind kind;
     char instance[64];
@@ -62,10 +60,6 @@ struct fleet_action {
 int fleet_new(const struct fleet_cfg *cfg, struct fleet **ret, struct err *e);
 /* From what runs to `to`; returns the count of actions (at most max). */
 int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret, int max);
-/* The plan as JSON members without braces: actions, requests (that would be drained). -1
- * with NOFIT when it cannot be applied; the JSON is written all the same. */
-int fleet_describe(struct fleet *f, const struct conf *to, struct buf *json,
-                   struct err *e);
 /* Takes a reference to `to`. done once: NULL when every wanted instance is ready (or was
  * stopped by an operator), else why, with the engine's last lines; then what was changed
  * stays as it is and the caller applies the former conf: an instance that was to be

@@ -6,13 +6,9 @@
  * first. What all wanted instances together need must be within the whole. An estimate of
  * 0 (not known) always fits: the engine will say. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/err.h"
-#include "base/json.h"
-#include "base/mem.h"
 #include "daemon/ctrl/fleet_int.h"
 #include "daemon/ctrl/need.h"
 #include "daemon/serve/engine_fit.h"
@@ -125,61 +121,10 @@ int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret,
     return n;
 }
 
-/* ---- told ---- */
-
-const char *fleet_action_name(enum fleet_action_kind k)
-{
-    static const char *const names[] = {
-        [FLEET_KEEP] = "keep",   [FLEET_HOT] = "change in place",
-        [FLEET_START] = "start", [FLEET_REPLACE] = "replace",
-        [FLEET_STOP] = "stop",   [FLEET_DRAIN_FIRST] = "drain first",
-    };
-
-    return names[k];
-}
-
-static void put_action(struct jw *w, const struct fleet_action *a)
-{
-    jw_obj(w);
-    jw_kstr(w, "action", fleet_action_name(a->kind));
-    jw_kstr(w, "instance", a->instance);
-    jw_kstr(w, "why", a->why);
-    jw_kint(w, "live", a->live);
-    jw_kint(w, "need_bytes", (int64_t)a->need);
-    jw_kint(w, "have_bytes", (int64_t)a->have);
-    jw_kbool(w, "fits", a->fits);
-    jw_obj_end(w);
-}
-
 int fleet_nofit(const struct fleet_action *a, struct err *e)
 {
     return err_set(e, ERR_NOFIT,
                    "instance '%s' needs %llu MiB and that does not fit beside the other "
                    "instances: lower kv.mib or ctx, or remove one",
                    a->instance, (unsigned long long)(a->need >> 20));
-}
-
-int fleet_describe(struct fleet *f, const struct conf *to, struct buf *json,
-                   struct err *e)
-{
-    struct fleet_action *a = xcalloc(FLEET_ACTIONS, sizeof(*a));
-    int n = fleet_plan(f, to, a, FLEET_ACTIONS), rc = 0, drained = 0;
-    struct buf b;
-    struct jw w;
-
-    buf_init(&b, 0);
-    jw_init(&w, &b);
-    jw_arr(&w);
-    for (int i = 0; i < n; i++) {
-        if (a[i].kind != FLEET_KEEP)
-            put_action(&w, &a[i]);
-        drained += a[i].kind > FLEET_START ? a[i].live : 0;
-        if (!a[i].fits && rc == 0)
-            rc = fleet_nofit(&a[i], e);
-    }
-    jw_arr_end(&w);
-    buf_printf(json, "\"actions\":%s,\"requests\":%d", b.p, drained);
-    buf_done(&b);
-    free(a);
-    return rc;
 }

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 BIN = os.environ.get("LLMRACK_BIN", "build")
@@ -57,7 +58,7 @@ class Rack:
         self.log = open(os.path.join(self.dir.name, "log"), "wb+")
         self.p = subprocess.Popen(
             [os.path.join(BIN, "llmrackd"), "--state-dir", self.dir.name, "--listen",
-             "127.0.0.1:0", "--model", model, *options], stderr=self.log,
+             "127.0.0.1:0", *(["--model", model] if model else []), *options], stderr=self.log,
             preexec_fn=descriptors and (lambda: limit_descriptors(descriptors)))
         self.port = wait_for(self.listening)["port"]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -209,3 +210,47 @@ def post_bytes(path, body, *headers, host="127.0.0.1"):
         body = json.dumps(body).encode()
     lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}", *headers]
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+class Stream:
+    """A streamed answer that a thread reads to its end."""
+
+    def __init__(self, rack, body, path="/v1/completions"):
+        self.sock = rack.raw()
+        self.sock.sendall(post_bytes(path, dict(body, stream=True), "Connection: close"))
+        self.data = b""
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+
+    def read(self):
+        while True:
+            got = self.sock.recv(65536)
+            if not got:
+                return
+            self.data += got
+
+    def begun(self):
+        return self.data.count(b"data: ") >= 3
+
+    def frames(self):
+        """Of the whole answer: every payload, the connection being closed."""
+        self.thread.join(60 * SLOW)
+        assert not self.thread.is_alive(), "the stream was not closed"
+        self.sock.close()
+        head, body = self.data.split(b"\r\n\r\n", 1)
+        assert b" 200 " in head.split(b"\r\n")[0]
+        if b"chunked" in head.lower():
+            body = unchunk(body)
+        return parse_sse(body)
+
+
+def unchunk(body):
+    out = b""
+    while body:
+        size, rest = body.split(b"\r\n", 1)
+        n = int(size, 16)
+        if n == 0:
+            return out
+        out += rest[:n]
+        body = rest[n + 2:]
+    return out

@@ -13,7 +13,8 @@ import time
 
 import pytest
 
-from rack import BIN, MODEL, SLOW, cpu_ticks, limit_descriptors, parse_sse, post_bytes, wait_for
+from rack import (BIN, MODEL, SLOW, Stream, cpu_ticks, limit_descriptors, post_bytes,
+                  wait_for)
 
 TEXT = "/v1/completions"
 SMALL = ("--kv-mib", "64")  # loads sooner
@@ -21,50 +22,6 @@ LONG = {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True, "s
 SHORT = {"prompt": "Hello", "max_tokens": 2}
 
 pytestmark = pytest.mark.san
-
-
-class Stream:
-    """A streamed answer that a thread reads to its end."""
-
-    def __init__(self, rack, body=LONG):
-        self.sock = rack.raw()
-        self.sock.sendall(post_bytes(TEXT, body, "Connection: close"))
-        self.data = b""
-        self.thread = threading.Thread(target=self.read)
-        self.thread.start()
-
-    def read(self):
-        while True:
-            got = self.sock.recv(65536)
-            if not got:
-                return
-            self.data += got
-
-    def begun(self):
-        return self.data.count(b"data: ") >= 3
-
-    def frames(self):
-        """Of the whole answer: every payload, the connection being closed."""
-        self.thread.join(60 * SLOW)
-        assert not self.thread.is_alive(), "the stream was not closed"
-        self.sock.close()
-        head, body = self.data.split(b"\r\n\r\n", 1)
-        assert b" 200 " in head.split(b"\r\n")[0]
-        if b"chunked" in head.lower():
-            body = unchunk(body)
-        return parse_sse(body)
-
-
-def unchunk(body):
-    out = b""
-    while body:
-        size, rest = body.split(b"\r\n", 1)
-        n = int(size, 16)
-        if n == 0:
-            return out
-        out += rest[:n]
-        body = rest[n + 2:]
-    return out
 
 
 def engine(rack):
@@ -101,7 +58,7 @@ def test_engine_killed(start):
     the engine is back, and the daemon never noticed more than that."""
     r = start(*SMALL)
     answers = []
-    streams = [Stream(r) for _ in range(2)]
+    streams = [Stream(r, LONG) for _ in range(2)]
     for s in streams:
         wait_for(s.begun)
     waiting = threading.Thread(target=lambda: answers.append(
@@ -130,7 +87,8 @@ def test_engine_killed(start):
     assert r.local("/api/v1/status")["instances"][0]["restarts"] == 1
     what = [(w, result) for w, result, _ in journal(r.dir.name)]
     assert what == [("daemon.start", "ok"), ("config.seed", "ok"), ("engine.start", "ok"),
-                    ("engine.ready", "ok"), ("engine.run", "failed"), ("engine.start", "ok"), ("engine.ready", "ok")]
+                    ("engine.ready", "ok"), ("engine.run", "failed"), ("engine.start", "ok"),
+                    ("engine.ready", "ok")]
 
 
 def outcome(data):
@@ -187,7 +145,7 @@ def test_engine_killed_under_load(start):
 
 def test_engine_that_hangs_is_restarted(start):
     r = start(*SMALL, "--stuck-s", "2")
-    s = Stream(r)
+    s = Stream(r, LONG)
     wait_for(s.begun)
     first = engine(r)
     os.kill(first, signal.SIGSTOP)
@@ -202,7 +160,7 @@ def test_engine_that_hangs_is_restarted(start):
 def test_queue_is_bounded(start):
     """One runs, one waits, the next is told to come back; a place that is left is free."""
     r = start(*SMALL, "--max-seqs", "1", "--max-waiting", "1")
-    streams = [Stream(r), Stream(r)]
+    streams = [Stream(r, LONG), Stream(r, LONG)]
     wait_for(lambda: len(r.local("/api/v1/requests")["requests"]) == 2)
     wait_for(lambda: any(s.begun() for s in streams))
     status, body, headers = r.post(TEXT, SHORT)
@@ -299,7 +257,7 @@ def test_options_that_change_no_token(start):
 
 def test_drain_has_a_limit(start):
     r = start(*SMALL, "--drain-s", "1")
-    s = Stream(r)
+    s = Stream(r, LONG)
     wait_for(s.begun)
     r.p.send_signal(signal.SIGINT)
     frames = s.frames()
@@ -309,7 +267,7 @@ def test_drain_has_a_limit(start):
 
 def test_second_signal_ends_the_wait(start):
     r = start(*SMALL)
-    s = Stream(r)
+    s = Stream(r, LONG)
     wait_for(s.begun)
     r.p.send_signal(signal.SIGTERM)
     wait_for(lambda: r.get("/readyz")[0] == 503)

@@ -1,0 +1,121 @@
+"""Several instances of one daemon, and engines that are replaced while they answer."""
+import json
+import os
+import threading
+
+import pytest
+
+import rack as rack_module
+from rack import MODEL, SLOW, Stream, wait_for
+
+TEXT = "/v1/completions"
+CONFIG = f"""
+models:
+  small:
+    path: {os.path.abspath(MODEL)}
+instances:
+  one: {{model: small, served_as: alpha, kv: {{mib: 16}}}}
+  two: {{model: small, served_as: beta, kv: {{mib: 16}}}}
+"""
+LONG = {"model": "alpha", "prompt": "Once upon a time", "max_tokens": 300, "temperature": 0,
+        "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fleet") / "llmrackd.yaml"
+    path.write_text(CONFIG)
+    r = rack_module.Rack("--config", str(path), model=None, ready=False)
+    wait_for(lambda: [i["state"] for i in instances(r)] == ["ready", "ready"], 60)
+    yield r
+    assert r.p.poll() is None, "the daemon ended during the tests: " + r.logged()
+    r.stop()
+
+
+def instances(rack):
+    return rack.local("/api/v1/status")["instances"]
+
+
+def pids(rack):
+    return {i["name"]: i["pid"] for i in instances(rack)}
+
+
+def test_two_names_at_once(two):
+    status, body, _ = two.post(TEXT, {"prompt": "Hello", "max_tokens": 2})
+    assert status == 400 and body["error"]["param"] == "model"
+    assert "'alpha', 'beta'" in body["error"]["message"]
+    answers = {}
+
+    def ask(name):
+        answers[name] = two.post(TEXT, dict(LONG, model=name, max_tokens=20))
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in ("alpha", "beta")]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60 * SLOW)
+    texts = []
+    for name in "alpha", "beta":
+        status, body, _ = answers[name]
+        assert status == 200 and body["model"] == name
+        texts.append(body["choices"][0]["text"])
+    assert texts[0] == texts[1]  # one file
+    listed = json.loads(two.get("/v1/models")[2])["data"]
+    assert [m["id"] for m in listed] == ["alpha", "beta"]
+    status, body, _ = two.post(TEXT, {"model": "gamma", "prompt": "Hello"})
+    assert status == 404 and "'alpha', 'beta'" in body["error"]["message"]
+
+
+def commit(rack, path, value):
+    """What the check said of it."""
+    status, _, body = rack.local_request("PATCH", "/api/v1/config/draft",
+                                         {"set": [{"path": path, "value": value}]})
+    check = json.loads(body)
+    assert status == 200 and check["ok"], check
+    before = rack.local("/api/v1/config")["revision"]
+    status, _, body = rack.local_request("POST", "/api/v1/config/commit", {})
+    assert status == 202, body
+    wait_for(lambda: rack.local("/api/v1/config")["revision"] > before)
+    return check
+
+
+def test_replaced_under_a_stream(two):
+    """The stream goes on on its old engine, whose place a new one has taken."""
+    want = two.post(TEXT, LONG)[1]["choices"][0]["text"]
+    before = pids(two)
+    s = Stream(two, LONG)
+    wait_for(s.begun)
+    check = commit(two, "instances.one.step_tok", 64)
+    assert [(a["action"], a["instance"], a["why"]) for a in check["actions"]
+            if a["action"] != "keep"] == [("replace", "one", "step_tok 512 -> 64")]
+    wait_for(lambda: pids(two)["one"] not in (before["one"], 0), 60)
+    assert two.post(TEXT, dict(LONG, max_tokens=2))[0] == 200
+    frames = s.frames()
+    assert frames[-1] == "[DONE]"
+    assert "".join(f["choices"][0]["text"] for f in frames[:-1]) == want
+    wait_for(lambda: len(instances(two)) == 2)
+    after = pids(two)
+    assert after["two"] == before["two"] and after["one"] != before["one"]
+    assert two.metric("llmrack_engine_failures_total") == 0
+
+
+def test_sampling_default_touches_no_engine(two):
+    before = pids(two)
+    check = commit(two, "instances.two.sampling.temperature", 0)
+    assert all(a["action"] in ("keep", "hot") for a in check["actions"])
+    assert pids(two) == before
+    ask = {"model": "beta", "prompt": "Once upon a time", "max_tokens": 12, "ignore_eos": True}
+    texts = [two.post(TEXT, ask)[1]["choices"][0]["text"] for _ in range(3)]
+    assert texts[0] == texts[1] == texts[2]  # greedy, unasked
+
+
+def test_no_model_at_all(start):
+    """It runs, says so, and can be told one."""
+    r = start("--config", os.devnull, model=None, ready=False)
+    status, headers, body = r.get("/readyz")
+    assert status == 503 and int(headers["Retry-After"]) >= 1
+    assert "no instance is configured" in json.loads(body)["error"]["message"]
+    status, body, _ = r.post(TEXT, {"prompt": "Hello"})
+    assert status == 503 and "no model is configured" in body["error"]["message"]
+    assert r.get("/healthz")[0] == 200
+    assert instances(r) == []
