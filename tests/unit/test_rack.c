@@ -3,8 +3,10 @@
 
 #include <time.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "topo/facts.h"
+#include "topo/file.h"
 #include "topo/graph.h"
 #include "topo/path.h"
 #include "topo/rack.h"
@@ -170,6 +172,42 @@ static void test_facts(void **state)
     assert_int_equal(facts_pcie_gen(31), 0);
 }
 
+static void tell(void *arg, enum graph_change c, const char *what)
+{
+    (void)arg;
+    (void)c;
+    print_message("# %s\n", what);
+}
+
+/* The sample file is the built-in rack, recorded: `llmctl topology record`, one node or
+ * link a line. */
+static void test_sample(void **state)
+{
+    struct graph *file, *built;
+    struct err e = {0};
+    struct buf b;
+    FILE *f = fopen("etc/rack-8gpu.json", "r");
+    char part[4096];
+    size_t n;
+
+    (void)state;
+    assert_non_null(f);
+    buf_init(&b, 0);
+    while ((n = fread(part, 1, sizeof(part), f)) > 0)
+        buf_add(&b, part, n);
+    fclose(f);
+    if (topo_load(b.p, b.len, "rack-8gpu.json", NULL, &file, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(rack_build("hgx-h200", 0, &built, &e), 0);
+    assert_int_equal(graph_diff(built, file, tell, NULL), 0);
+    assert_int_equal(graph_n_nodes(built), graph_n_nodes(file));
+    assert_int_equal(graph_n_links(built), graph_n_links(file));
+    assert_true(graph_emulated(file));
+    graph_free(file);
+    graph_free(built);
+    buf_done(&b);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -179,6 +217,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_facts),
+        cmocka_unit_test(test_sample),
     };
     return test_main(argc, argv, "rack", tests, sizeof(tests) / sizeof(tests[0]));
 }
