@@ -247,8 +247,8 @@ static int put_file(json_t *o, const char *key, const char *path, bool parse,
 /* One "--key value", "--key=value" or "--cp". */
 static int put_option(json_t *o, const char *word, const char **rest, struct err *e)
 {
-    static const char *const known[] = {"rack", "slo",       "workload", "rate",
-                                        "why",  "precision", "skew",     NULL};
+    static const char *const known[] = {"rack",      "slo", "workload", "rate", "why",
+                                        "precision", "kv",  "skew",     NULL};
     char key[32], value[TOKEN_MAX];
     const char *eq = strchr(word, '=');
     int k = 0;
@@ -261,7 +261,7 @@ static int put_option(json_t *o, const char *word, const char **rest, struct err
     if (strncmp(word, "--", 2) || !known[k])
         return err_set(e, ERR_INVALID,
                        "'%s' is no option here; --rack --slo --workload --rate "
-                       "--precision --skew --cp --why are",
+                       "--precision --kv --skew --cp --why are",
                        word);
     if (eq)
         snprintf(value, sizeof(value), "%s", eq + 1);

@@ -3,9 +3,10 @@
  * A layer is a short list of ops; each takes its fixed time plus the longer of its
  * arithmetic and its bytes. Layers of one kind cost the same, so each kind is counted
  * once and multiplied. With stages, a batch passes them in pp micro-batches, and what is
- * returned is the time until one token has been through all of them, which in a full
- * pipeline is also the time between two tokens of a sequence. Arithmetic overlaps with
- * its own bytes, and collectives with arithmetic by COST_OVERLAP. */
+ * returned is the time between two tokens of a sequence: that of all stages one after the
+ * other, or, in a full pipeline, of the slowest one as often as there are micro-batches.
+ * Arithmetic overlaps with its own bytes, and collectives with arithmetic by
+ * COST_OVERLAP. */
 #include "topo/cost.h"
 
 #include <math.h>
@@ -210,8 +211,21 @@ static void add_layer(const struct rank_view *v, int layer, double times, double
     us[v->l->adp * v->l->cp > 1 ? COST_EP : COST_TP] += times * moe_comm_us(v);
 }
 
-/* Adds every kind of layer as often as the model has it. */
-static void add_layers(const struct rank_view *v, double *us)
+/* Microseconds of all parts, those of collectives as far as nothing hides them. */
+static double sum_of(const double *us)
+{
+    double sum = 0;
+
+    for (int p = 0; p < COST_PART_COUNT; p++) {
+        bool moves = p == COST_TP || p == COST_CP || p == COST_EP || p == COST_PP;
+        sum += us[p] * (moves ? 1 - COST_OVERLAP : 1);
+    }
+    return sum;
+}
+
+/* Adds every kind of layer as often as the model has it, and gives what one of each kind
+ * takes. */
+static void add_layers(const struct rank_view *v, double *us, double one[ATTN_COUNT][2])
 {
     int count[ATTN_COUNT][2] = {{0}}, example[ATTN_COUNT][2];
 
@@ -221,9 +235,32 @@ static void add_layers(const struct rank_view *v, double *us)
         count[y->attn][y->sparse]++;
     }
     for (int a = 0; a < ATTN_COUNT; a++)
-        for (int b = 0; b < 2; b++)
-            if (count[a][b])
-                add_layer(v, example[a][b], count[a][b], us);
+        for (int b = 0; b < 2; b++) {
+            double layer[COST_PART_COUNT] = {0};
+            if (!count[a][b])
+                continue;
+            add_layer(v, example[a][b], 1, layer);
+            one[a][b] = sum_of(layer);
+            for (int p = 0; p < COST_PART_COUNT; p++)
+                us[p] += count[a][b] * layer[p];
+        }
+}
+
+/* The stage that the others wait for: layers do not divide evenly, the last has the head.
+ */
+static double slowest_stage(const struct rank_view *v, double one[ATTN_COUNT][2],
+                            double head, double send)
+{
+    double most = 0;
+
+    for (int stage = 0; stage < v->l->pp; stage++) {
+        int first, n = layout_layers(v->l, v->s, stage, &first);
+        double t = stage == v->l->pp - 1 ? head : send * (1 - COST_OVERLAP);
+        for (int i = first; i < first + n; i++)
+            t += one[v->s->layer[i].attn][v->s->layer[i].sparse];
+        most = fmax(most, t);
+    }
+    return most;
 }
 
 void cost_step(const struct cost_device *d, const struct shapes *s,
@@ -232,28 +269,32 @@ void cost_step(const struct cost_device *d, const struct shapes *s,
 {
     struct rank_view v = {d, s, l, k, w, 0, 0, 0, 0};
     enum weight_format head = s->format[PART_HEAD];
-    double n_head = 1.0 * s->hidden * s->vocab / l->tp, outs;
+    double n_head = 1.0 * s->hidden * s->vocab / l->tp, outs, send = 0, batches;
+    double one[ATTN_COUNT][2] = {{0}};
 
     *ret = (struct cost_step){.total_us = 0};
     v.decode = w->decode > 0 ? fmax(w->decode / l->adp / l->pp, 1) : 0;
     v.prefill = w->prefill / l->adp / l->cp / l->pp;
     v.rows = v.decode + v.prefill;
     v.stage_rows = (w->decode + w->prefill) / l->pp;
-    add_layers(&v, ret->us);
+    add_layers(&v, ret->us, one);
     outs = v.decode + (w->prefill > 0);
     ret->us[COST_HEAD] =
         op_us(&v, head, outs, n_head, n_head * weight_format_bits(head) / 8) +
         cost_all_gather(d, &k->tp, outs * s->vocab * 2);
-    ret->us[COST_PP] = (l->pp - 1) * cost_send(d, k->pp_bps, k->pp_measured,
-                                               v.rows * s->hidden * 2 / l->tp);
-    if (l->pp == 1)
-        ret->us[COST_PP] = 0;
-    for (int p = 0; p < COST_PART_COUNT; p++) {
-        bool moves = p == COST_TP || p == COST_CP || p == COST_EP || p == COST_PP;
-        ret->total_us += ret->us[p] * (moves ? 1 - COST_OVERLAP : 1);
+    if (l->pp > 1)
+        send = cost_send(d, k->pp_bps, k->pp_measured, v.rows * s->hidden * 2 / l->tp);
+    ret->us[COST_PP] = (l->pp - 1) * send;
+    ret->total_us = sum_of(ret->us);
+    /* as many micro-batches as there is work for; a full pipeline goes at the pace of its
+     * slowest stage */
+    batches = w->prefill > 0 ? l->pp : fmin(l->pp, ceil(w->decode / l->adp));
+    if (l->pp > 1)
+        ret->total_us = fmax(ret->total_us,
+                             batches * slowest_stage(&v, one, ret->us[COST_HEAD], send));
+    for (int p = 0; p < COST_PART_COUNT; p++)
         if (ret->us[p] > ret->us[ret->bottleneck])
             ret->bottleneck = (enum cost_part)p;
-    }
 }
 
 const char *cost_part_name(enum cost_part p)

@@ -59,10 +59,11 @@ void plan_print(const struct plan *p, struct buf *out)
 {
     const struct plan_ask *a = &p->ask;
 
-    buf_printf(out, "%s on %d x %s of %.1f GB (%s%s), %.0f/%.0f tokens in/out\n",
+    buf_printf(out,
+               "%s on %d x %s of %.1f GB (%s%s), %.0f/%.0f tokens in/out, KV in %s\n",
                a->s->name, p->rack.n, p->rack.d.name, p->rack.memory / GB,
                graph_source(a->g), graph_emulated(a->g) ? ", emulated" : "", a->isl,
-               a->osl);
+               a->osl, weight_format_name(a->kv));
     buf_printf(out, "speeds: %s\n",
                p->rack.is_cpu           ? "assumed until probed"
                : p->rack.d.extrapolated ? "extrapolated from the nearest measured device"

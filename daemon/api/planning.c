@@ -2,9 +2,9 @@
  *
  * {"model": NAME or "config": {...}, "rack": NAME or "rack_file": TEXT, "slo":
  * "ttft=2000,tpot=50", "workload": "isl=1024,osl=1024", "rate": "R", "why": LAYOUT,
- * "precision": "fp8", "skew": "1.5"}; what is left out is the daemon's own rack and the
- * planner's defaults. A name is looked up among the models that are served, then among
- * the published shapes; the daemon opens no other path. */
+ * "precision": "fp8", "kv": "fp8", "skew": "1.5"}; what is left out is the daemon's own
+ * rack and the planner's defaults. A name is looked up among the models that are served,
+ * then among the published shapes; the daemon opens no other path. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,6 +199,21 @@ static int read_number(const json_t *root, const char *field, double min, double
     return 0;
 }
 
+static int read_kv(const json_t *root, struct plan_ask *a, struct err *e)
+{
+    const char *s = NULL;
+
+    if (js_get_str(root, "kv", &s, NULL, e) < 0)
+        return -1;
+    if (!s || !strcmp(s, "bf16"))
+        return 0;
+    if (strcmp(s, "fp8"))
+        return err_param(e, ERR_INVALID, "kv", "kv must be bf16 or fp8, found '%.16s'",
+                         s);
+    a->kv = FORMAT_FP8;
+    return 0;
+}
+
 static int read_question(struct conn *c, struct question *q, struct err *e)
 {
     static const struct js_limits lim = {8 << 20, 32};
@@ -212,7 +227,7 @@ static int read_question(struct conn *c, struct question *q, struct err *e)
         read_pair(q->root, "slo", slo, (double *[]){&a->ttft_ms, &a->tpot_ms}, e) < 0 ||
         read_pair(q->root, "workload", work, (double *[]){&a->isl, &a->osl}, e) < 0 ||
         read_number(q->root, "rate", 0, &a->rate, e) < 0 ||
-        read_number(q->root, "skew", 1, &a->skew, e) < 0 ||
+        read_number(q->root, "skew", 1, &a->skew, e) < 0 || read_kv(q->root, a, e) < 0 ||
         js_get_bool(q->root, "cp", &a->with_cp, e) < 0 ||
         js_get_str(q->root, "why", &q->why, NULL, e) < 0)
         return -1;

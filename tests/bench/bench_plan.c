@@ -64,6 +64,42 @@ static void plan_time(struct out *o, const char *key, const char *model, const c
     graph_free(g);
 }
 
+/* The same of the best split row of the plan of a whole rack. */
+static double rack_share(double isl)
+{
+    static struct shapes s;
+    struct plan_ask a;
+    const struct plan_row *r;
+    struct graph *g = NULL;
+    struct paths *p = NULL;
+    struct plan *plan = NULL;
+    struct err e = {0};
+    double share = 0;
+
+    if (shapes_open("etc/models/deepseek-r1.json", &s, &e) < 0 ||
+        shapes_set_precision(&s, "fp4", &e) < 0 ||
+        rack_build("gb200-nvl72", 0, &g, &e) < 0 || paths_new(g, &p, &e) < 0)
+        fail_msg("%s", e.msg);
+    plan_ask_defaults(&a);
+    a.s = &s;
+    a.g = g;
+    a.paths = p;
+    a.kv = FORMAT_FP8;
+    a.isl = isl;
+    a.tpot_ms = 50;
+    if (plan_make(&a, &plan, &e) < 0)
+        fail_msg("%s", e.msg);
+    for (int i = plan_rows(plan, &r) - 1; i >= 0; i--)
+        if (r[i].split) {
+            double n = 1.0 * layout_ranks(&r[i].prefill) * r[i].prefill.replicas;
+            share = n / (r[i].devices - n);
+        }
+    plan_free(plan);
+    paths_free(p);
+    graph_free(g);
+    return share;
+}
+
 static void orders(struct out *o)
 {
     put(o, "h200_r1_tp8_over_groups_c8", silicon_tp_over_groups(8), 1, 99, "over 1");
@@ -77,6 +113,8 @@ static void orders(struct out *o)
         "about 2");
     put(o, "prefill_per_decode_gpu_1k_1k", silicon_prefill_share(1024), 0.3, 0.75,
         "about 0.5");
+    put(o, "prefill_per_decode_rack_8k_1k", rack_share(8192), 1.5, 2.5, "about 2");
+    put(o, "prefill_per_decode_rack_1k_1k", rack_share(1024), 0.3, 0.75, "about 0.5");
     put(o, "skew_ep32", silicon_skew(32), 2, 4, "2 to 4");
     put(o, "skew_ep64", silicon_skew(64), 2, 4, "2 to 4");
 }
