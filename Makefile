@@ -21,12 +21,13 @@ Q := $(if $(filter 1,$(V)),,@)
 # ---- what the machine must have (Debian names) ----
 DEPS := gcc libc6-dev pkg-config libmicrohttpd-dev libjansson-dev libsqlite3-dev \
 	libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libreadline-dev libexpat1-dev \
-	libhwloc-dev zlib1g-dev libnl-3-dev libnl-genl-3-dev libnl-route-3-dev nettle-dev libyaml-dev libgnutls28-dev
+	libhwloc-dev zlib1g-dev libnl-3-dev libnl-genl-3-dev libnl-route-3-dev nettle-dev libyaml-dev \
+	libsystemd-dev libgnutls28-dev
 DEPS_RUN := python3 python3-venv python3-pip
 DEPS_CHECK := libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev git
 
 PKGS := libmicrohttpd jansson sqlite3 libpcre2-8 libutf8proc libcurl expat \
-	zlib hwloc libnl-3.0 libnl-genl-3.0 libnl-route-3.0 nettle yaml-0.1 gnutls
+	zlib hwloc libnl-3.0 libnl-genl-3.0 libnl-route-3.0 nettle yaml-0.1 libsystemd gnutls
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 CFLAGS := -std=gnu11 -O2 -g -fno-strict-aliasing -D_GNU_SOURCE $(WARN) -I. -I$(O) \
 	-DLLMRACK_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
@@ -48,7 +49,8 @@ obj = $(patsubst %.c,$(O)/%.o,$(1))
 
 all: $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl
 
-$(BIN)/llmrackd: $(call obj,daemon/main.c daemon/app.c daemon/print.c) $(O)/libllmrack.a
+$(BIN)/llmrackd: $(call obj,daemon/main.c daemon/app.c daemon/print.c daemon/service.c) \
+	$(O)/libllmrack.a
 $(BIN)/llmrack-engine: $(call obj,daemon/engine_main.c) $(O)/libllmrack.a
 $(BIN)/llmctl: $(call obj,$(CTL) $(BASE))
 $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl:

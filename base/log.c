@@ -1,5 +1,5 @@
 /* base/log.c - the log sink: one write(2) a line, so that lines of threads and processes
- * on one stderr do not mix. The journal adds its own time stamp, a terminal does not. */
+ * on one stderr do not mix; or an entry of the journal, which has its own time. */
 #include "base/log.h"
 
 #include <stdarg.h>
@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/logring.h"
+#include "base/systemd.h"
 
 static const struct {
     const char *name;
@@ -21,13 +22,15 @@ static const struct {
 static struct {
     const char *program;
     atomic_int level;
-    bool journal;
+    bool journal; /* stderr is its stream */
+    bool below;   /* stderr ends there in the end */
 } sink = {.program = "llmrack", .level = LOG_LV_INFO};
 
 void log_open(const char *program, enum log_level level)
 {
     sink.program = program;
-    sink.journal = getenv("JOURNAL_STREAM") != NULL;
+    sink.journal = systemd_is_journal(STDERR_FILENO);
+    sink.below = !sink.journal && getenv("JOURNAL_STREAM") && !isatty(STDERR_FILENO);
     log_level_set(level);
 }
 
@@ -51,7 +54,7 @@ static int prefix(char *out, size_t cap, enum log_level level)
     struct tm tm;
     int n;
 
-    if (sink.journal)
+    if (sink.journal || sink.below)
         return snprintf(out, cap, "<%d>%s: ", levels[level].priority, sink.program);
     clock_gettime(CLOCK_REALTIME, &ts);
     localtime_r(&ts.tv_sec, &tm);
@@ -60,7 +63,43 @@ static int prefix(char *out, size_t cap, enum log_level level)
                         levels[level].name, sink.program);
 }
 
-static void put(enum log_level level, bool keep, const char *fmt, va_list ap)
+enum { FIELDS = 6, FIELD_BYTES = 160 };
+
+/* "NAME=value" as the next field. */
+static void field(struct iovec *v, int *n, char *at, const char *name, const char *value)
+{
+    int len = snprintf(at, FIELD_BYTES, "%s=%s", name, value);
+
+    v[*n] = (struct iovec){at, (size_t)(len < FIELD_BYTES ? len : FIELD_BYTES - 1)};
+    ++*n;
+}
+
+/* msg[-8 ..] must be writable: "MESSAGE=" goes there. */
+static int to_journal(int priority, const char *program, const struct log_about *about,
+                      char *msg, size_t n)
+{
+    char text[FIELDS][FIELD_BYTES], number[24];
+    struct iovec v[FIELDS + 1];
+    int k = 1;
+
+    memcpy(msg - 8, "MESSAGE=", 8);
+    v[0] = (struct iovec){msg - 8, n + 8};
+    snprintf(number, sizeof(number), "%d", priority);
+    field(v, &k, text[0], "PRIORITY", number);
+    field(v, &k, text[1], "SYSLOG_IDENTIFIER", program);
+    if (about && about->request)
+        field(v, &k, text[2], "REQUEST_ID", about->request);
+    if (about && about->instance)
+        field(v, &k, text[3], "INSTANCE", about->instance);
+    if (about && about->revision) {
+        snprintf(number, sizeof(number), "%lld", (long long)about->revision);
+        field(v, &k, text[4], "REVISION", number);
+    }
+    return systemd_journal(v, k);
+}
+
+static void put(enum log_level level, const struct log_about *about, bool keep,
+                const char *fmt, va_list ap)
 {
     char line[2048];
     size_t n, from;
@@ -78,6 +117,15 @@ static void put(enum log_level level, bool keep, const char *fmt, va_list ap)
             line[i] = ' ';
     if (keep)
         logring_add(level, line + from, n - from);
+    if (sink.journal && from >= 8) {
+        char head[8];
+
+        memcpy(head, line + from - 8, 8);
+        if (to_journal(levels[level].priority, sink.program, about, line + from,
+                       n - from) == 0)
+            return;
+        memcpy(line + from - 8, head, 8); /* not taken: a line of its stream */
+    }
     line[n++] = '\n';
     if (write(STDERR_FILENO, line, n) < 0)
         return; /* nobody is left to tell */
@@ -88,7 +136,7 @@ void log_line(enum log_level level, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    put(level, true, fmt, ap);
+    put(level, NULL, true, fmt, ap);
     va_end(ap);
 }
 
@@ -97,6 +145,35 @@ void log_unkept(enum log_level level, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    put(level, false, fmt, ap);
+    put(level, NULL, false, fmt, ap);
     va_end(ap);
+}
+
+void log_about(enum log_level level, const struct log_about *about, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    put(level, about, true, fmt, ap);
+    va_end(ap);
+}
+
+void log_pass(const struct log_about *about, char *line, size_t n)
+{
+    char msg[2048 + 8];
+    int priority = 6;
+    size_t skip = 0, len;
+
+    if (sink.journal && n > 3 && line[0] == '<' && line[2] == '>' && line[1] >= '0' &&
+        line[1] <= '7') {
+        priority = line[1] - '0';
+        skip = 3;
+    }
+    len = n - skip < 2048 ? n - skip : 2048;
+    memcpy(msg + 8, line + skip, len);
+    if (sink.journal && to_journal(priority, sink.program, about, msg + 8, len) == 0)
+        return;
+    line[n] = '\n';
+    if (write(STDERR_FILENO, line, n + 1) < 0)
+        return;
 }

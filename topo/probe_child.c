@@ -25,9 +25,8 @@
 #include "base/err.h"
 #include "base/loop.h"
 #include "base/mem.h"
+#include "base/systemd.h"
 #include "topo/nvml_report.h"
-
-extern char **environ;
 
 enum child_state { CHILD_NONE, CHILD_ASKED, CHILD_IDLE, CHILD_DYING };
 enum { HIGH_FD = 16, READ_BYTES = 65536 };
@@ -229,7 +228,7 @@ static int spawn(struct probe_child *c, int in, int out, struct err *e)
     posix_spawn_file_actions_t fa;
     posix_spawnattr_t at;
     sigset_t none, all;
-    char *argv[8] = {(char *)c->cfg.program};
+    char *argv[8] = {(char *)c->cfg.program}, **env = systemd_child_env();
     int rc;
 
     for (int i = 0; i < 6 && c->cfg.args[i]; i++)
@@ -250,7 +249,8 @@ static int spawn(struct probe_child *c, int in, int out, struct err *e)
              ? ENOMEM
              : 0;
     if (rc == 0)
-        rc = posix_spawn(&c->pid, c->cfg.program, &fa, &at, argv, environ);
+        rc = posix_spawn(&c->pid, c->cfg.program, &fa, &at, argv, env);
+    free(env);
     posix_spawnattr_destroy(&at);
     posix_spawn_file_actions_destroy(&fa);
     if (rc == 0)

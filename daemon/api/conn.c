@@ -153,7 +153,8 @@ void conn_answer_err_locked(struct conn *c, const struct err *e)
     if ((status == 429 || status == 503) && !c->retry_after_s)
         c->retry_after_s = router_retry_after(c->h->router);
     if (status == 500)
-        log_error("request %s: %s", c->req_id, e->msg);
+        log_about(LOG_LV_ERROR, &(struct log_about){.request = c->req_id},
+                  "request %s: %s", c->req_id, e->msg);
     if (e->code == ERR_BUSY)
         http_count(c->h, M_REJECTIONS, 0, 1);
     conn_answer_locked(c, status, "application/json", &b);

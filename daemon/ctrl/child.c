@@ -31,8 +31,10 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/loop.h"
 #include "base/mem.h"
+#include "base/systemd.h"
 #include "daemon/ctrl/lines.h"
 #include "daemon/serve/wire.h"
 
@@ -54,6 +56,7 @@ struct child {
     int pidfd, err_fd;
     struct wire_conn *conn;
     struct loop_fd *conn_watch, *exit_watch, *err_watch;
+    char instance[64];
     struct lines lines; /* of its stderr */
     struct loop_timer *grace;
     bool hung_up, asked, was_full;
@@ -61,8 +64,6 @@ struct child {
     struct step_token *toks;
     size_t toks_cap;
 };
-
-extern char **environ;
 
 /* ---- start ---- */
 
@@ -118,7 +119,10 @@ static int spawn_on(const struct child_cfg *cfg, posix_spawn_file_actions_t *fa,
     cpu_set_t ours;
     bool moved = cfg->cpus && sched_getaffinity(0, sizeof(ours), &ours) == 0 &&
                  sched_setaffinity(0, sizeof(*cfg->cpus), cfg->cpus) == 0;
-    int rc = posix_spawn(ret, cfg->program, fa, at, argv, environ);
+    char **env = systemd_child_env();
+    int rc = posix_spawn(ret, cfg->program, fa, at, argv, env);
+
+    free(env);
 
     if (moved)
         sched_setaffinity(0, sizeof(ours), &ours);
@@ -221,12 +225,11 @@ static void pass_on(void *arg, const char *text)
 {
     char line[LINES_BYTES + 2];
     size_t n = strlen(text);
+    const struct child *g = arg;
+    struct log_about about = {.instance = g->instance[0] ? g->instance : NULL};
 
-    (void)arg;
     memcpy(line, text, n);
-    line[n] = '\n';
-    if (write(STDERR_FILENO, line, n + 1) < 0)
-        return; /* nobody is left to tell */
+    log_pass(&about, line, n);
 }
 
 int child_start(struct loop *l, const struct child_cfg *cfg,
@@ -242,6 +245,8 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
     g->arg = arg;
     g->pidfd = g->err_fd = -1;
     g->lines.line = pass_on;
+    g->lines.arg = g;
+    snprintf(g->instance, sizeof(g->instance), "%s", cfg->instance ? cfg->instance : "");
     if (page < 0) {
         err_errno(e, ERR_IO, "cannot pass the metric page to the engine");
         goto out;

@@ -27,6 +27,7 @@ struct child_cfg {
     const cpu_set_t *cpus; /* that it may use; NULL = as we */
     uint8_t secret[16];
     const char *log_level;
+    const char *instance; /* whose its lines are in the log; copied, NULL allowed */
 };
 
 struct child_news {

@@ -141,7 +141,8 @@ void confmgr_tell(struct confmgr *m, int64_t id, const char *message)
 {
     m->last_id = id;
     snprintf(m->last, sizeof(m->last), "%s", message);
-    log_info("revision %lld: %s", (long long)(id ? id : m->point.good), message);
+    log_about(LOG_LV_INFO, &(struct log_about){.revision = id ? id : m->point.good},
+              "revision %lld: %s", (long long)(id ? id : m->point.good), message);
 }
 
 bool confmgr_settled(struct confmgr *m, int64_t id, enum rev_state *ret,

@@ -62,8 +62,9 @@ void confmgr_revert(struct confmgr *m, enum rev_state side, const struct confmgr
     m->want_revert = false;
     p.phase = REV_PHASE_REVERTING;
     p.deadline_us = p.deadline_ms = 0;
-    log_warn("revision %lld goes back to %lld: %s", (long long)m->id, (long long)p.good,
-             m->why);
+    log_about(LOG_LV_WARN, &(struct log_about){.revision = m->id},
+              "revision %lld goes back to %lld: %s", (long long)m->id, (long long)p.good,
+              m->why);
     if (confmgr_point(m, &p, &c, 1, who,
                       side == REV_FAILED ? "config.apply" : "config.rollback", m->id,
                       side == REV_FAILED ? "failed" : "ok", m->why, &e) < 0) {

@@ -121,7 +121,8 @@ static void wait_and_retry(struct supervisor *s, enum instance_state state,
     s->st.pid = 0;
     enter(s, state);
     loop_timer_set(s->retry, s->st.retry_at_us);
-    log_error("'%s': %s; next try in %.1f s", s->st.model, why->msg,
+    log_about(LOG_LV_ERROR, &(struct log_about){.instance = s->cfg.instance},
+              "'%s': %s; next try in %.1f s", s->st.model, why->msg,
               (double)s->delay_us / 1e6);
     s->delay_us *= 2;
     if (s->delay_us > s->cfg.backoff_max_us)
@@ -247,7 +248,8 @@ static void be_ready(struct supervisor *s)
     snprintf(detail, sizeof(detail), "pid %d, loaded in %.2f s, %s, %d threads",
              s->st.pid, (double)s->st.load_us / 1e6, s->st.isa, s->st.n_threads);
     note(s, "engine.ready", "ok", detail);
-    log_info("'%s' is ready: %s", s->st.model, detail);
+    log_about(LOG_LV_INFO, &(struct log_about){.instance = s->cfg.instance},
+              "'%s' is ready: %s", s->st.model, detail);
     if (s->cfg.ready)
         s->cfg.ready(s->cfg.arg, &facts);
 }
@@ -375,6 +377,7 @@ static void start_child(struct supervisor *s)
         .n_args = s->cfg.n_args,
         .page_fd = s->cfg.engine_page_fd,
         .log_level = s->cfg.log_level,
+        .instance = s->cfg.instance,
         .cpus = s->cfg.cpus ? &s->cpus : NULL,
     };
     char detail[64];

@@ -20,13 +20,14 @@ OWNERS = {"sqlite3.h": r"state/store\.c", "readline/readline.h": r"ctl/line\.c",
           "immintrin.h": r"(kernels/.*_avx(2|512)\.[ch]|base/team\.c)",
           "nettle/sha2.h": r"base/sha256\.c",
           "yaml.h": r"daemon/ctrl/conf_tree\.c",
+          "systemd/sd-daemon.h": r"base/systemd\.c", "systemd/sd-journal.h": r"base/systemd\.c",
           "gnutls/gnutls.h": r"daemon/api/tls\.c",
           "jansson.h": r"(base/json\.h|base/json\.c)"}
 SLEEPS = re.compile(r"(?<![>.\w])(usleep|nanosleep|clock_nanosleep|sleep|pthread_cond_timedwait|"
                     r"sem_timedwait|epoll_wait|ppoll|poll|select|sigtimedwait|clock_sleep_us)\s*\(")
 SLEEP_OK = re.compile(r"(base/|ctl/|tests/)")
-LOGS = re.compile(r"\blog_(error|warn|info|debug|line|unkept)\s*\(")
-LOG_OK = re.compile(r"(base/log|daemon/main\.c|daemon/app\.c|daemon/engine_main\.c|daemon/api/|daemon/ctrl/|"
+LOGS = re.compile(r"\blog_(error|warn|info|debug|line|unkept|about|pass)\s*\(")
+LOG_OK = re.compile(r"(base/log|daemon/(main|app|service|engine_main)\.c|daemon/api/|daemon/ctrl/|"
                     r"daemon/serve/engine\.c|ctl/)")
 
 
