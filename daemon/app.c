@@ -23,6 +23,7 @@
 #include "base/loop.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "base/systemd.h"
 #include "daemon/api/access.h"
 #include "daemon/api/http.h"
 #include "daemon/ctrl/alarm.h"
@@ -36,10 +37,16 @@
 #include "daemon/options.h"
 #include "daemon/serve/map.h"
 #include "daemon/serve/metrics.h"
+#include "daemon/service.h"
 #include "state/store.h"
 #include "topo/net_watch.h"
 
-enum { DRAIN_TICK_US = 50000, TICK_US = 1000000, OVERRIDES_MAX = 96 };
+enum {
+    DRAIN_TICK_US = 50000,
+    TICK_US = 1000000,
+    OVERRIDES_MAX = 96,
+    START_US = 120000000 /* a schema upgrade, a slow probe */
+};
 
 struct app {
     const struct daemon_opts *opts;
@@ -60,10 +67,12 @@ struct app {
     struct alarms *alarms;
     struct access *access;
     struct http *http;
+    struct service *service; /* what the service manager hears */
+    int socket_fd;           /* that it opened for us, 0 */
 
     struct loop_timer *drain, *tick;
     int64_t drain_until_us; /* 0 = not draining */
-    bool told;
+    bool told, reloading;
 };
 
 /* ---- where things are ---- */
@@ -285,6 +294,9 @@ static void on_rack_news(void *arg, const struct err *why)
 
     if (!why)
         metric_set(a->page, M_EMULATED, 0, domain_emulated(a->domain));
+    if (a->reloading)
+        service_reload(a->service, false);
+    a->reloading = false;
 }
 
 static void on_nic(void *arg, enum net_change c, const char *name, const char *what)
@@ -370,6 +382,7 @@ static void on_stop_signal(void *arg, int signo)
     log_info("%s: no new requests; %d running", strsignal(signo), router_live(a->router));
     note(a, "daemon.drain", "", "ok", strsignal(signo));
     a->drain_until_us = clock_now_us(clock_real()) + drain_s(a) * 1000000;
+    service_stopping(a->service, drain_s(a) * 1000000);
     http_drain(a->http);
     fleet_drain(a->fleet);
     on_drain_tick(a);
@@ -385,8 +398,37 @@ static void on_hangup_signal(void *arg, int signo)
         log_error("%s; the certificate that was in use stays", e.msg);
     if (a->access)
         access_find_groups(a->access);
-    if (a->domain)
-        domain_reload(a->domain, strsignal(signo));
+    if (!a->domain)
+        return;
+    service_reload(a->service, true); /* until the rack was read */
+    a->reloading = true;
+    domain_reload(a->domain, strsignal(signo));
+}
+
+/* ---- the service manager ---- */
+
+static bool is_alive(void *arg)
+{
+    struct app *a = arg;
+
+    return !a->http || http_alive(a->http);
+}
+
+static bool status_line(void *arg, char *text, size_t cap)
+{
+    struct app *a = arg;
+
+    return service_line(a->router, a->drain_until_us != 0, text, cap);
+}
+
+static int start_service(struct app *a, struct err *e)
+{
+    const struct service_cfg c = {
+        .loop = a->loop, .alive = is_alive, .status = status_line, .arg = a};
+
+    service_starting(START_US);
+    a->service = service_new(&c);
+    return systemd_listen(&a->socket_fd, e) < 0 ? -1 : 0;
 }
 
 /* ---- start and stop ---- */
@@ -448,6 +490,7 @@ static int start_http(struct app *a, struct err *e)
     struct http_cfg c = {
         .conf = conf,
         .socket_path = a->socket,
+        .socket_fd = a->socket_fd,
         .n_threads = threads,
         .n_workers = threads,
         .version = LLMRACK_VERSION,
@@ -489,11 +532,12 @@ static void say_where(struct app *a)
 
 int app_start(struct app *a, struct err *e)
 {
-    if (start_loop(a, e) < 0 || start_store(a, e) < 0 || start_conf(a, e) < 0 ||
-        start_rack(a, e) < 0 || start_fleet(a, e) < 0 ||
+    if (start_loop(a, e) < 0 || start_service(a, e) < 0 || start_store(a, e) < 0 ||
+        start_conf(a, e) < 0 || start_rack(a, e) < 0 || start_fleet(a, e) < 0 ||
         access_new(a->store, &a->access, e) < 0 || start_http(a, e) < 0)
         return -1;
     say_where(a);
+    service_ready(a->service);
     if (confmgr_start(a->confmgr, e) < 0)
         return -1;
     on_tick(a);
@@ -525,6 +569,8 @@ void app_free(struct app *a, int code)
     http_stop(a->http);
     a->http = NULL;
     stop_engines(a);
+    service_free(a->service);
+    a->service = NULL;
     access_free(a->access);
     router_free(a->router);
     confmgr_free(a->confmgr);

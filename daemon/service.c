@@ -1,6 +1,7 @@
 /* daemon/service.c - notices to the service manager, on a timer of the control loop. */
 #include "daemon/service.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,8 @@
 #include "base/loop.h"
 #include "base/mem.h"
 #include "base/systemd.h"
+#include "daemon/ctrl/conf.h"
+#include "daemon/ctrl/router.h"
 
 enum {
     TICK_US = 2000000,        /* at the latest; half of the watchdog's period if less */
@@ -27,6 +30,26 @@ struct service {
 void service_starting(int64_t within_us)
 {
     systemd_notify("EXTEND_TIMEOUT_USEC=%lld\nSTATUS=starting", (long long)within_us);
+}
+
+bool service_line(struct router *r, bool draining, char *text, size_t cap)
+{
+    struct instance_status *st = xcalloc(CONF_MAX_NAMES, sizeof(*st)), *loading = NULL;
+    int n = router_instances(r, st, CONF_MAX_NAMES), ready = 0;
+
+    for (int i = 0; i < n; i++) {
+        ready += st[i].state == INSTANCE_READY;
+        if (st[i].state == INSTANCE_LOADING)
+            loading = &st[i];
+    }
+    snprintf(text, cap, "%s%d of %d instances ready", draining ? "draining; " : "", ready,
+             n);
+    if (loading && !draining)
+        snprintf(text + strlen(text), cap - strlen(text), "; '%s' loads, %.0f %%",
+                 loading->name, loading->load_done * 100);
+    n = loading != NULL;
+    free(st);
+    return n;
 }
 
 static void feed(struct service *s)

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 struct loop;
+struct router;
 struct service;
 
 struct service_cfg {
@@ -22,6 +23,9 @@ struct service_cfg {
     bool (*status)(void *arg, char *text, size_t cap);
     void *arg;
 };
+
+/* Such a line: how many instances are ready, and how far one is that loads. */
+bool service_line(struct router *r, bool draining, char *text, size_t cap);
 
 /* The start may take as long as this from now on (a schema upgrade, a slow disk). */
 void service_starting(int64_t within_us);
