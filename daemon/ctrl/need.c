@@ -7,25 +7,23 @@
 #include <sys/stat.h>
 
 #include "base/mem.h"
+#include "daemon/ctrl/capacity.h"
 #include "daemon/ctrl/conf.h"
 #include "daemon/serve/engine_fit.h"
-#include "daemon/serve/forward.h"
-#include "kernels/backend.h"
-#include "daemon/serve/model.h"
 
-enum { FILES_KEPT = CONF_MAX_NAMES };
+enum { KEPT = 2 * CONF_MAX_NAMES };
 
-/* What the estimate needs of one file. */
-struct facts {
+/* One answer, good as long as the file is the same. */
+struct answer {
     char *path;
     struct timespec changed;
     off_t size;
-    size_t file_bytes, block_bytes;
-    int model_ctx;
+    int64_t ctx, kv_mib, max_seqs, step_tok;
+    uint64_t bytes;
 };
 
 struct need {
-    struct facts v[FILES_KEPT];
+    struct answer v[KEPT];
     int n, next;
 };
 
@@ -38,62 +36,42 @@ void need_free(struct need *n)
     free(n);
 }
 
-static bool same_file(const struct facts *f, const char *path, const struct stat *st)
+static bool answers(const struct answer *a, const char *path, const struct stat *st,
+                    const struct conf_instance *i)
 {
-    return !strcmp(f->path, path) && f->size == st->st_size &&
-           f->changed.tv_sec == st->st_mtim.tv_sec &&
-           f->changed.tv_nsec == st->st_mtim.tv_nsec;
-}
-
-/* Of a file already seen, or opened now; NULL when it cannot be read. */
-static const struct facts *facts_of(struct need *n, const char *path)
-{
-    const struct model_info *i;
-    struct model *m;
-    struct facts *f;
-    struct stat st;
-
-    if (stat(path, &st) < 0)
-        return NULL;
-    for (int k = 0; k < n->n; k++)
-        if (same_file(&n->v[k], path, &st))
-            return &n->v[k];
-    if (model_open(path, &m, NULL) < 0)
-        return NULL;
-    f = &n->v[n->next];
-    n->next = (n->next + 1) % FILES_KEPT;
-    n->n += n->n < FILES_KEPT;
-    free(f->path);
-    i = model_info(m);
-    *f = (struct facts){.path = xstrdup(path),
-                        .changed = st.st_mtim,
-                        .size = st.st_size,
-                        .file_bytes = i->file_bytes,
-                        .block_bytes = forward_kv_block_bytes(i, DT_F16),
-                        .model_ctx = i->n_ctx};
-    model_free(m);
-    return f;
+    return !strcmp(a->path, path) && a->size == st->st_size &&
+           a->changed.tv_sec == st->st_mtim.tv_sec &&
+           a->changed.tv_nsec == st->st_mtim.tv_nsec && a->ctx == i->ctx &&
+           a->kv_mib == i->kv.mib && a->max_seqs == i->max_seqs &&
+           a->step_tok == i->step_tok;
 }
 
 uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance *i)
 {
-    const struct facts *f = facts_of(n, path);
-    struct engine_fit fit;
-    struct engine_fit_ask ask = {
-        .ctx = (int)i->ctx,
-        .kv_mib = i->kv.mib,
-        .max_seqs = (int)i->max_seqs,
-        .block_tok = KV_BLOCK_TOK,
-        .ram_bytes = engine_ram_bytes(),
-    };
+    struct capacity c;
+    struct answer *a;
+    struct stat st;
 
-    if (!f || !f->block_bytes)
+    if (stat(path, &st) < 0)
         return 0;
-    ask.model_ctx = f->model_ctx;
-    ask.block_bytes = f->block_bytes;
-    if (engine_fit(&ask, &fit, NULL) < 0)
+    for (int k = 0; k < n->n; k++)
+        if (answers(&n->v[k], path, &st, i))
+            return n->v[k].bytes;
+    if (capacity_check(path, i, NULL, NULL, &c, NULL) < 0)
         return 0;
-    return f->file_bytes + (uint64_t)fit.n_blocks * f->block_bytes;
+    a = &n->v[n->next];
+    n->next = (n->next + 1) % KEPT;
+    n->n += n->n < KEPT;
+    free(a->path);
+    *a = (struct answer){.path = xstrdup(path),
+                         .changed = st.st_mtim,
+                         .size = st.st_size,
+                         .ctx = i->ctx,
+                         .kv_mib = i->kv.mib,
+                         .max_seqs = i->max_seqs,
+                         .step_tok = i->step_tok,
+                         .bytes = c.n_blocks ? (uint64_t)c.need : 0};
+    return a->bytes;
 }
 
 static uint64_t number_in(const char *path, const char *fmt)

@@ -1,8 +1,7 @@
 /* daemon/ctrl/need.h - how much memory an engine will take, by estimate.
  *
- * Weights as large as their file and a KV pool as engine_fit sizes it; scratch is left
- * out. Facts of a file are kept until the file changes, so that a check does not open it
- * again. Control thread only. */
+ * What capacity.h counts, kept until the file changes, so that a plan does not open it
+ * again and again. Control thread only. */
 #ifndef CTRL_NEED_H
 #define CTRL_NEED_H
 
@@ -13,8 +12,7 @@ struct need;
 
 struct need *need_new(void);
 void need_free(struct need *n);
-/* Bytes; 0 = not known (the file cannot be read, or no pool fits: its engine will say
- * so). */
+/* Bytes; 0 = not known (the file cannot be read, or no pool fits: its engine says so). */
 uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance *i);
 
 /* What is free on this machine, within the control group. */
