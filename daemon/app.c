@@ -260,6 +260,18 @@ static void on_ready(void *arg, const char *instance)
     }
 }
 
+static void on_trouble(void *arg, const char *instance, const struct err *why)
+{
+    struct app *a = arg;
+    char id[96];
+
+    snprintf(id, sizeof(id), "instance.failed %.64s", instance);
+    if (why)
+        alarm_raise(a->alarms, id, ALARM_MAJOR, why->msg);
+    else
+        alarm_clear(a->alarms, id);
+}
+
 static int start_fleet(struct app *a, struct err *e)
 {
     struct fleet_cfg c = {
@@ -267,6 +279,7 @@ static int start_fleet(struct app *a, struct err *e)
         .store = a->store,
         .program = a->engine,
         .ready = on_ready,
+        .trouble = on_trouble,
         .arg = a,
     };
 

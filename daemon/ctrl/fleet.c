@@ -376,6 +376,14 @@ static void on_ready(void *arg, const char *instance)
         f->cfg.ready(f->cfg.arg, instance);
 }
 
+static void on_trouble(void *arg, const char *instance, const struct err *why)
+{
+    struct fleet *f = arg;
+
+    if (f->cfg.trouble)
+        f->cfg.trouble(f->cfg.arg, instance, why);
+}
+
 int fleet_new(const struct fleet_cfg *cfg, struct fleet **ret, struct err *e)
 {
     struct fleet *f = xcalloc(1, sizeof(*f));
@@ -392,6 +400,7 @@ int fleet_new(const struct fleet_cfg *cfg, struct fleet **ret, struct err *e)
         .stop_us = cfg->stop_us,
         .news = fleet_kick,
         .ready = on_ready,
+        .trouble = on_trouble,
         .arg = f,
     };
     list_init(&f->units);

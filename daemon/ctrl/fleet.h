@@ -32,6 +32,9 @@ struct fleet_cfg {
     const char *program;      /* the engine */
     int64_t memory_bytes;     /* that engines may use together; 0 = of this machine */
     void (*ready)(void *arg, const char *instance); /* each time one becomes ready */
+    /* Its engine cannot be started, each time; why NULL: it is ready or wanted no more.
+     */
+    void (*trouble)(void *arg, const char *instance, const struct err *why);
     void *arg;
     /* For tests; NULL and 0: the model's file, the estimate, the documented times. */
     loader_open_fn open;

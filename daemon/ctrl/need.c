@@ -51,6 +51,7 @@ uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance
     struct capacity c;
     struct answer *a;
     struct stat st;
+    double bytes;
 
     if (stat(path, &st) < 0)
         return 0;
@@ -59,6 +60,8 @@ uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance
             return n->v[k].bytes;
     if (capacity_check(path, i, NULL, NULL, &c, NULL) < 0)
         return 0;
+    /* the margin is a share of the machine, not of each engine on it */
+    bytes = c.n_blocks ? c.need - c.ledger.margin : 0;
     a = &n->v[n->next];
     n->next = (n->next + 1) % KEPT;
     n->n += n->n < KEPT;
@@ -70,7 +73,7 @@ uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance
                          .kv_mib = i->kv.mib,
                          .max_seqs = i->max_seqs,
                          .step_tok = i->step_tok,
-                         .bytes = c.n_blocks ? (uint64_t)c.need : 0};
+                         .bytes = bytes > 0 ? (uint64_t)bytes : 0};
     return a->bytes;
 }
 

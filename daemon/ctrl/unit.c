@@ -112,32 +112,40 @@ static void on_ready(void *arg, const struct served *m)
 
     (void)m;
     u->was_ready = true;
-    if (u->env->ready)
-        u->env->ready(u->env->arg, u->spec.inst->name);
+    u->env->trouble(u->env->arg, u->inst->name, NULL);
+    u->env->ready(u->env->arg, u->inst->name);
     u->env->news(u->env->arg);
 }
 
 /* The reason and the engine's last lines, as one sentence. */
-static void on_failed(void *arg, const struct err *why)
+static void explain(const struct unit *u, const struct err *why, struct err *ret)
 {
-    struct unit *u = arg;
-    char lines[UNIT_LINES];
     const char *all = supervisor_lines(u->sup);
-    size_t n = strlen(all), room = sizeof(lines) - 1;
+    size_t n = strlen(all);
+    char lines[UNIT_LINES + 1];
 
-    if (u->failed || u->was_ready)
-        return;
-    u->failed = true;
-    u->why = *why;
-    snprintf(lines, sizeof(lines), "%s", n > room ? all + n - room : all);
+    snprintf(lines, sizeof(lines), "%s", n > UNIT_LINES ? all + n - UNIT_LINES : all);
     for (char *p = lines; *p; p++)
         *p = *p == '\n' ? '|' : *p;
     if (lines[0])
-        err_set(&u->why, why->code, "instance '%.63s': %.160s; its last lines: %.250s",
-                u->spec.inst->name, why->msg,
-                strlen(lines) > 250 ? lines + strlen(lines) - 250 : lines);
+        err_set(ret, why->code, "instance '%.63s': %.160s; its last lines: %s",
+                u->inst->name, why->msg, lines);
     else
-        err_wrap(&u->why, "instance '%.63s'", u->spec.inst->name);
+        err_set(ret, why->code, "instance '%.63s': %.400s", u->inst->name, why->msg);
+}
+
+static void on_failed(void *arg, const struct err *why)
+{
+    struct unit *u = arg;
+    struct err e;
+
+    explain(u, why, &e);
+    if (u->phase == UNIT_RUNS)
+        u->env->trouble(u->env->arg, u->inst->name, &e);
+    if (u->failed || u->was_ready)
+        return;
+    u->failed = true;
+    u->why = e;
     u->env->news(u->env->arg);
 }
 
@@ -351,6 +359,8 @@ void unit_leave(struct unit *u, int64_t drain_s, const struct err *why,
     u->halted = reason != NULL;
     snprintf(u->reason, sizeof(u->reason), "%s", reason ? reason : "");
     supervisor_drain(u->sup, true);
+    if (u->failed)
+        u->env->trouble(u->env->arg, u->inst->name, NULL);
     if (!unit_ready(u))
         end(u);
     u->env->news(u->env->arg);

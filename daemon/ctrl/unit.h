@@ -24,7 +24,7 @@ struct store;
 struct supervisor;
 struct target;
 
-enum { UNIT_ARGS = 64, UNIT_LINES = 400 };
+enum { UNIT_ARGS = 64, UNIT_LINES = 220 };
 
 /* What all units share. */
 struct unit_env {
@@ -37,6 +37,7 @@ struct unit_env {
     int64_t backoff_us, stop_us; /* 0 = as documented */
     void (*news)(void *arg);     /* something changed: look again, soon */
     void (*ready)(void *arg, const char *instance);
+    void (*trouble)(void *arg, const char *instance, const struct err *why);
     void *arg;
 };
 

@@ -29,7 +29,8 @@ struct fix {
     struct fleet_cfg cfg;
     char dir[64];
     int done, ready;
-    struct err why; /* of the last done; OK = NULL */
+    struct err why;     /* of the last done; OK = NULL */
+    struct err trouble; /* of the last that was told; OK = NULL */
 };
 
 static uint64_t need_mib; /* of each engine; 0 = not known */
@@ -56,6 +57,14 @@ static void on_ready(void *arg, const char *instance)
 
     (void)instance;
     f->ready++;
+}
+
+static void on_trouble(void *arg, const char *instance, const struct err *why)
+{
+    struct fix *f = arg;
+
+    (void)instance;
+    f->trouble = why ? *why : (struct err){0};
 }
 
 static void new_fleet(struct fix *f)
@@ -85,6 +94,7 @@ static int set_up(void **state)
         .program = "/proc/self/exe",
         .memory_bytes = (int64_t)100 << 20,
         .ready = on_ready,
+        .trouble = on_trouble,
         .arg = f,
         .open = fake_open,
         .need = fake_need,
@@ -417,8 +427,30 @@ static void failed_first_start_tries_on(void **state)
     assert_non_null(strstr(f->why.msg, "it needs 9 GiB"));
     UNTIL(f, first(f).restarts >= 2);
     assert_int_equal(f->done, 1);
+    assert_non_null(strstr(f->trouble.msg, "it needs 9 GiB"));
     apply(f, one("/fake/echo", "")); /* and is replaced without a wait */
     UNTIL(f, first(f).state == INSTANCE_READY);
+    assert_int_equal(f->trouble.code, ERR_OK);
+}
+
+/* The old engine had to go before the new one failed: the former conf brings it back. */
+static void failed_after_drain_first_comes_back(void **state)
+{
+    struct fix *f = *state;
+    struct instance_status s[8];
+    struct seen seen = {0};
+
+    need_mib = 60;
+    apply(f, one("/fake/echo", ""));
+    begin(f, one("/fake/exit", ""));
+    UNTIL(f, f->done);
+    assert_non_null(strstr(f->why.msg, "exit code 3"));
+    apply(f, one("/fake/echo", ""));
+    ask(f, "alpha", &seen);
+    UNTIL(f, seen.finishes);
+    assert_int_equal(seen.reason, FINISH_LENGTH);
+    UNTIL(f, instances(f, s) == 1);
+    assert_int_equal(f->trouble.code, ERR_OK);
 }
 
 static void the_drain_has_an_end(void **state)
@@ -634,6 +666,7 @@ static const struct CMUnitTest tests[] = {
     T(drains_first_where_both_do_not_fit),
     T(failed_start_tells_and_the_old_one_goes_on),
     T(failed_first_start_tries_on),
+    T(failed_after_drain_first_comes_back),
     T(the_drain_has_an_end),
     T(two_instances_of_two_models),
     T(cpus_are_divided),
