@@ -1,4 +1,5 @@
 /* ctl/live.c - `monitor` and `watch`: a screen that is drawn again and again. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,6 +123,8 @@ static int split(const char *text, char **ret_line, int64_t *ret_s, struct err *
         (*ret_line)[w.raw[w.n - 1] - w.line] = '\0';
         w.n--;
     }
+    for (n = (int)strlen(*ret_line); n && isspace((unsigned char)(*ret_line)[n - 1]);)
+        (*ret_line)[--n] = '\0';
     v = verb_match(&w, &n, e);
     if (v && (strcmp(v->method, "GET") || !strncmp(v->view, "", 1)))
         err_set(e, ERR_INVALID, "'%s' cannot be watched; verbs that show can", v->words);

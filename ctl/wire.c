@@ -137,14 +137,10 @@ static int on_progress(void *arg, curl_off_t total, curl_off_t now, curl_off_t u
 
 static enum err_code code_of_status(long status)
 {
-    static const enum err_code codes[] = {ERR_INVALID, ERR_DENIED,  ERR_NOTFOUND,
-                                          ERR_METHOD,  ERR_TIMEOUT, ERR_CONFLICT,
-                                          ERR_TOOBIG,  ERR_BUSY,    ERR_UNAVAIL};
-
-    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
-        if (err_status(codes[i]) == status)
-            return codes[i];
-    return status < 500 ? ERR_INVALID : ERR_INTERNAL;
+    for (int code = ERR_OK + 1; code < ERR_COUNT; code++)
+        if (err_status((enum err_code)code) == status && status != 500 && status != 503)
+            return (enum err_code)code;
+    return status == 503 ? ERR_UNAVAIL : status < 500 ? ERR_INVALID : ERR_INTERNAL;
 }
 
 /* The sentence of a JSON error body, or the status alone. */
