@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -60,3 +61,51 @@ def test_crash(library):
     (library / "crash").write_text(TWO_GPUS + "do.nvmlDeviceGetUUID=crash\n")
     rc, lines = probe("", {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(library / "crash")})
     assert rc == -6 and lines == []
+
+
+def findings(r):
+    return r.local("/api/v1/findings")["findings"]
+
+
+@pytest.fixture
+def driven(library, monkeypatch):
+    """A daemon whose driver says what a file of ours tells it to."""
+    conf = library / "driven"
+    conf.write_text(TWO_GPUS + "gpu0.name=NVIDIA H200\ngpu0.fabric=2 0 0 0 0 0\n")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("FAKE_NVML", str(conf))
+    r = rack_module.Rack("--rack", "auto", ready=False)
+    r.conf = conf
+    yield r
+    r.stop()
+
+
+def test_a_fabric_in_progress_is_looked_at_again(driven):
+    """Without a signal: the registration ends, and the daemon notices by itself."""
+    def joined():
+        return not [f for f in findings(driven) if f["kind"] == "fabric"]
+
+    assert not joined()
+    assert "fabric in progress" in driven.local("/api/v1/topology")["text"]
+    driven.conf.write_text(driven.conf.read_text().replace("fabric=2", "fabric=3"))
+    rack_module.wait_for(joined, 60)
+    assert "fabric joined" in driven.local("/api/v1/topology")["text"]
+
+
+def test_a_driver_that_hangs_stops_nothing(driven):
+    """The rack is read beside the control thread: while the driver hangs it answers."""
+    good = driven.conf.read_text().replace("fabric=2", "fabric=3")
+    driven.conf.write_text("do.nvmlDeviceGetUUID=hang\n" + good)
+    os.kill(driven.p.pid, signal.SIGHUP)
+    rack_module.wait_for(lambda: "the rack is read again" in driven.logged())
+    seen = 0
+    while not [f for f in findings(driven) if "gave no answer" in f["text"]]:
+        driven.local("/api/v1/plans")  # a route of the control thread
+        seen += 1
+        assert seen < 100000
+    assert seen > 1, "nothing was answered before the driver's deadline"
+    assert driven.local("/api/v1/topology")["devices"]
+    driven.conf.write_text(good)
+    os.kill(driven.p.pid, signal.SIGHUP)
+    rack_module.wait_for(lambda: not [f for f in findings(driven)
+                                      if "gave no answer" in f["text"]], 60)
