@@ -71,6 +71,8 @@ void domain_free(struct domain *d)
     if (d->fabric)
         loop_timer_free(d->fabric);
     domain_put(d->view);
+    graph_free(d->baseline);
+    free(d->next_baseline);
     probe_free(d->probe);
     pthread_mutex_destroy(&d->lock);
     free(d->figures);
@@ -99,10 +101,8 @@ void domain_rack_unref(struct domain_rack *r)
     if (!r || atomic_fetch_sub(&r->refs, 1) != 1)
         return;
     paths_free(r->paths);
-    if (!r->base) {
+    if (!r->base)
         graph_free(r->graph);
-        graph_free(r->before);
-    }
     domain_rack_unref(r->base);
     free(r);
 }
@@ -158,8 +158,7 @@ static struct domain_view *view_new(const struct domain *d, struct domain_rack *
     v->graph = r->graph;
     v->paths = r->paths;
     v->n_measured = r->n_measured;
-    v->findings = findings_new(r->graph, r->base ? r->base->before : r->before,
-                               r->base ? r->base->host : r->host);
+    v->findings = findings_new(r->graph, d->baseline, r->base ? r->base->host : r->host);
     memcpy(c, d->cordons, (size_t)d->n_cordons * sizeof(*c));
     for (int i = 0; i < d->n_cordons; i++) {
         if (domain_find(r->graph, c[i].device, &c[i].node) == 1)

@@ -67,8 +67,10 @@ const char *domain_rack(const struct domain *d); /* any thread */
 /* The first reading, waited for: every probe has its deadline. */
 int domain_load(struct domain *d, struct err *e);
 /* Once more, in the background; why: for the log. One that comes while another runs
- * follows it. Differences are journalled as rack.changed. A device that has not joined
- * its fabric yet is looked at again, ever more seldom, for DOMAIN_FABRIC_S. */
+ * follows it. Differences from the reading before are journalled as rack.changed; a
+ * device that was lost stays a finding until it is back, or the daemon starts anew. A
+ * device that has not joined its fabric yet is looked at again, ever more seldom, for
+ * DOMAIN_FABRIC_S. */
 void domain_reload(struct domain *d, const char *why);
 enum { DOMAIN_FABRIC_S = 600 };
 

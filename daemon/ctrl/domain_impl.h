@@ -18,8 +18,8 @@ enum { DOMAIN_FIGURES_MAX = 4096 };
 /* What a reading made, shared by views. With other figures laid over its paths it is
  * another one, whose graph belongs to the first. */
 struct domain_rack {
-    struct domain_rack *base;     /* NULL: this one has the graph */
-    struct graph *graph, *before; /* before: the baseline, NULL none */
+    struct domain_rack *base; /* NULL: this one has the graph */
+    struct graph *graph;
     struct paths *paths;
     char host[64];
     int n_measured;
@@ -38,6 +38,8 @@ struct domain {
     struct probe *probe; /* made once; travels with the reading */
     bool again, loading; /* one more is asked for; domain_load waits */
     struct err load_err;
+    struct graph *baseline; /* what findings compare with; NULL none */
+    char *next_baseline;    /* JSON of the one at the next reading; NULL: as it is */
     struct loop_timer *fabric;
     int64_t fabric_since_us, fabric_step_us; /* 0 = all is well */
 

@@ -144,34 +144,73 @@ static void on_difference(void *arg, enum graph_change c, const char *what)
     domain_note(d, "daemon", "", "rack.changed", d->rack, "ok", what);
 }
 
-/* The graph as last recorded, if it was of this rack. */
-static int read_baseline(struct domain *d, struct graph **ret, struct err *e)
+/* The graph as the last run recorded it, if it was of this rack. One that cannot be read
+ * any more is none. */
+static int read_recorded(struct domain *d, struct graph **ret, struct err *e)
 {
     char *name = NULL, *json = NULL;
-    int had = d->store ? inventory_rack(d->store, &name, &json, e) : 0, rc = had;
+    int had = d->store ? inventory_rack(d->store, &name, &json, e) : 0;
+    struct err why;
 
-    if (had > 0 && !strcmp(name, d->rack)) {
-        rc = topo_from_json(json, strlen(json), ret, e);
-        if (rc < 0)
-            err_wrap(e, "the rack as last recorded");
-    }
+    if (had > 0 && !strcmp(name, d->rack) &&
+        topo_from_json(json, strlen(json), ret, &why) < 0)
+        log_warn("the rack as last recorded is not compared with: %s", why.msg);
     free(name);
     free(json);
-    return rc < 0 ? -1 : 0;
+    return had < 0 ? -1 : 0;
 }
 
-/* Remember the rack as it is now: the next reading is compared with it. */
-static int record(struct domain *d, const struct graph *g, struct err *e)
+static char *json_of(const struct graph *g)
 {
     struct buf json;
+
+    buf_init(&json, 0);
+    topo_to_json(g, &json);
+    return json.p;
+}
+
+static void count_lost(void *arg, enum graph_change c, const char *what)
+{
+    *(int *)arg += c == GRAPH_LOST && !strncmp(what, "lost device ", 12);
+}
+
+/* What findings compare with. The first reading's is what the last run recorded; a later
+ * one's is the reading before it, unless a device was missing then: that stays a finding
+ * until it is back or the daemon starts anew. */
+static int next_baseline(struct domain *d, const struct graph *g, struct err *e)
+{
+    struct graph *next = NULL;
+    int lost = 0;
+
+    if (!d->view) {
+        if (read_recorded(d, &d->baseline, e) < 0)
+            return -1;
+    } else if (d->next_baseline) {
+        if (topo_from_json(d->next_baseline, strlen(d->next_baseline), &next, e) < 0)
+            return -1;
+        graph_free(d->baseline);
+        d->baseline = next;
+    }
+    free(d->next_baseline);
+    d->next_baseline = NULL;
+    if (d->baseline)
+        graph_diff(d->baseline, g, count_lost, &lost);
+    if (!lost)
+        d->next_baseline = json_of(g);
+    return 0;
+}
+
+/* Remember the rack as it is now: the next start compares with it. */
+static int record(struct domain *d, const struct graph *g, struct err *e)
+{
+    char *json;
     int rc;
 
     if (!d->store)
         return 0;
-    buf_init(&json, 0);
-    topo_to_json(g, &json);
-    rc = inventory_put_rack(d->store, d->rack, json.p, e);
-    buf_done(&json);
+    json = json_of(g);
+    rc = inventory_put_rack(d->store, d->rack, json, e);
+    free(json);
     return rc;
 }
 
@@ -215,27 +254,23 @@ static void watch_fabric(struct domain *d, const struct graph *g)
 static int take(struct domain *d, struct reading *in, struct err *e)
 {
     struct domain_rack *r;
-    struct graph *before = NULL;
+    const struct graph *before;
 
     if (in->failed) {
         *e = in->why;
         return -1;
     }
-    if (read_baseline(d, &before, e) < 0)
+    if (next_baseline(d, in->graph, e) < 0 || record(d, in->graph, e) < 0)
         return -1;
-    if (record(d, in->graph, e) < 0) {
-        graph_free(before);
-        return -1;
-    }
     r = xcalloc(1, sizeof(*r));
     atomic_init(&r->refs, 1);
-    r->before = before;
     r->graph = in->graph;
     r->paths = in->paths;
     in->graph = NULL;
     in->paths = NULL;
     r->n_measured = domain_lay_figures(d, r->graph, r->paths);
     gethostname(r->host, sizeof(r->host) - 1);
+    before = d->view ? d->view->graph : d->baseline;
     if (before)
         graph_diff(before, r->graph, on_difference, d);
     domain_show(d, r);

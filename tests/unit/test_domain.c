@@ -305,6 +305,18 @@ static void test_reload(void **state)
     assert_int_equal(s.failed, 2);
     assert_true(journalled("rack.changed") >= 1);
     assert_int_equal(n_findings(d, FINDING_LOST) > 0, 1);
+
+    int changes = journalled("rack.changed");
+    s.news = false;
+    domain_reload(d, "test"); /* nothing new, and still lost */
+    run_until(&s.news);
+    assert_int_equal(n_findings(d, FINDING_LOST) > 0, 1);
+    assert_int_equal(journalled("rack.changed"), changes);
+    domain_free(d);
+    s.news = false;
+    assert_int_equal(domain_new(&c, &d, &e), 0);
+    assert_int_equal(domain_load(d, &e), 0); /* what the last run saw is the baseline */
+    assert_int_equal(n_findings(d, FINDING_LOST), 0);
     domain_free(d);
 }
 
