@@ -32,6 +32,7 @@
 #include "daemon/ctrl/confmgr.h"
 #include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/fleet.h"
+#include "daemon/ctrl/modelpath.h"
 #include "daemon/ctrl/router_ctl.h"
 #include "daemon/ctrl/system.h"
 #include "daemon/options.h"
@@ -151,6 +152,8 @@ static int check_conf(void *arg, const struct conf *c, struct err *e)
 {
     struct app *a = arg;
 
+    if (modelpath_check_all(c, a->over, a->n_over, e) < 0)
+        return -1;
     return http_check_conf(a->http, c, e);
 }
 

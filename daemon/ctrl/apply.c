@@ -55,10 +55,16 @@ static void put_action(struct jw *w, const struct fleet_action *x)
 static int describe(void *arg, const struct conf *to, struct buf *json, struct err *e)
 {
     struct apply *a = arg;
-    struct fleet_action *x = xcalloc(ACTIONS, sizeof(*x));
-    int n = fleet_plan(a->fleet, to, x, ACTIONS), requests = 0, rc = 0;
+    struct fleet_action *x;
+    int n, requests = 0, rc = 0;
     struct jw w;
 
+    if (a->check && a->check(a->arg, to, e) < 0) { /* no file of it was opened */
+        buf_puts(json, "\"actions\":[],\"requests\":0");
+        return -1;
+    }
+    x = xcalloc(ACTIONS, sizeof(*x));
+    n = fleet_plan(a->fleet, to, x, ACTIONS);
     buf_puts(json, "\"actions\":");
     jw_init(&w, json);
     jw_arr(&w);
@@ -75,8 +81,6 @@ static int describe(void *arg, const struct conf *to, struct buf *json, struct e
     jw_arr_end(&w);
     buf_printf(json, ",\"requests\":%d", requests);
     free(x);
-    if (rc == 0 && a->check)
-        rc = a->check(a->arg, to, e);
     return rc;
 }
 

@@ -17,7 +17,8 @@ struct apply {
     struct fleet *fleet;
     struct router *router;
     struct alarms *alarms;
-    /* Beyond the fleet: may this run here (listener, certificates)? NULL: yes. */
+    /* Beyond the fleet, and before it opens a file: may this run here (paths of models,
+     * listener, certificates)? NULL: yes. */
     int (*check)(void *arg, const struct conf *c, struct err *e);
     /* This is what runs, as revision id; 0 rescue. NULL: nobody else listens. */
     void (*runs)(void *arg, const struct conf *c, int64_t id);
