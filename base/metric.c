@@ -220,19 +220,22 @@ double metric_sum(const struct metric_page *p, int id)
     return cell_get(p, id, p->defs[id].n_buckets + 1);
 }
 
+static bool is_gauge(const struct metric_def *d)
+{
+    return d->kind == METRIC_GAUGE || d->kind == METRIC_SHARE;
+}
+
 void metric_page_fold(struct metric_page *to, const struct metric_page *from)
 {
     for (int id = 0; id < to->n_defs; id++)
-        for (int i = 0; to->defs[id].kind != METRIC_GAUGE && i < row_cells(&to->defs[id]);
-             i++)
+        for (int i = 0; !is_gauge(&to->defs[id]) && i < row_cells(&to->defs[id]); i++)
             cell_add(&to->cells[to->first[id] + (size_t)i], cell_get(from, id, i));
 }
 
 void metric_page_recall(struct metric_page *to, const struct metric_page *from)
 {
     for (int id = 0; id < to->n_defs; id++)
-        for (int i = 0; to->defs[id].kind != METRIC_GAUGE && i < row_cells(&to->defs[id]);
-             i++)
+        for (int i = 0; !is_gauge(&to->defs[id]) && i < row_cells(&to->defs[id]); i++)
             metric_set(to, id, i, cell_get(from, id, i));
 }
 
@@ -240,9 +243,19 @@ static double sum_cells(struct metric_page *const *pages, int n_pages, int id, i
 {
     double v = 0;
 
-    for (int k = 0; k < n_pages; k++)
-        v += cell_get(pages[k], id, i);
+    for (int k = 0; k < n_pages; k++) {
+        double x = cell_get(pages[k], id, i);
+        if (pages[k]->defs[id].kind != METRIC_SHARE)
+            v += x;
+        else if (x > v)
+            v = x;
+    }
     return v;
+}
+
+double metric_total(struct metric_page *const *pages, int n_pages, int id, int li)
+{
+    return sum_cells(pages, n_pages, id, li);
 }
 
 static void put_value(struct buf *out, double v)
@@ -298,7 +311,7 @@ void metric_render(const struct metric_def *defs, int n_defs,
                    struct metric_page *const *pages, int n_pages,
                    const char *const_labels, struct buf *out)
 {
-    static const char *const kinds[] = {"counter", "gauge", "histogram"};
+    static const char *const kinds[] = {"counter", "gauge", "histogram", "gauge"};
 
     for (int id = 0; id < n_defs; id++) {
         const struct metric_def *d = &defs[id];

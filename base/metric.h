@@ -13,7 +13,8 @@
 struct buf;
 struct err;
 
-enum metric_kind { METRIC_COUNTER, METRIC_GAUGE, METRIC_HISTOGRAM };
+/* A share is a gauge from 0 to 1: of several pages the largest counts, not the sum. */
+enum metric_kind { METRIC_COUNTER, METRIC_GAUGE, METRIC_HISTOGRAM, METRIC_SHARE };
 
 struct metric_def {
     const char *name; /* as scraped; counters without _total */
@@ -43,6 +44,8 @@ void metric_observe(struct metric_page *p, int id, double v);
 double metric_get(const struct metric_page *p, int id, int li); /* histogram: count */
 double metric_sum(const struct metric_page *p, int id);         /* histogram: sum */
 
+/* A counter, gauge or share over several pages. */
+double metric_total(struct metric_page *const *pages, int n_pages, int id, int li);
 /* Counters and histograms of `from` added to those of `to`; gauges are left. */
 void metric_page_fold(struct metric_page *to, const struct metric_page *from);
 /* Counters and histograms of `to` become those of `from`; nobody may write to it now. */

@@ -57,15 +57,6 @@ static void put_ready(struct jw *w, struct http *h)
     jw_kstr(w, "reason", e.msg);
 }
 
-static double page_sum(struct metric_page *const *pages, int n, int id, int label)
-{
-    double v = 0;
-
-    for (int i = 0; i < n; i++)
-        v += metric_get(pages[i], id, label);
-    return v;
-}
-
 static void put_quantiles(struct jw *w, const char *name, const struct metric_page *p,
                           int id, double scale)
 {
@@ -94,8 +85,8 @@ static void put_load(struct jw *w, struct http *h, const struct instance_status 
     jw_obj_end(w);
     jw_key(w, "tokens");
     jw_obj(w);
-    jw_knum(w, "prompt", page_sum(pages, n_pages, M_PROMPT_TOK, 0));
-    jw_knum(w, "generated", page_sum(pages, n_pages, M_GEN_TOK, 0));
+    jw_knum(w, "prompt", metric_total(pages, n_pages, M_PROMPT_TOK, 0));
+    jw_knum(w, "generated", metric_total(pages, n_pages, M_GEN_TOK, 0));
     jw_obj_end(w);
     router_pages_put(h->router);
     put_quantiles(w, "ttft_ms", h->page, M_TTFT, 1e3);
@@ -258,7 +249,7 @@ static void put_metric(struct jw *w, int id, int label, struct metric_page *cons
     jw_kstr(w, "name", d->name);
     jw_kstr(w, "label", d->label ? d->values[label] : NULL);
     if (d->kind != METRIC_HISTOGRAM) {
-        jw_knum(w, "value", page_sum(pages, n, id, label));
+        jw_knum(w, "value", metric_total(pages, n, id, label));
         jw_obj_end(w);
         return;
     }

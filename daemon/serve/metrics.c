@@ -30,6 +30,8 @@ static const double b_iter[] = {1,   8,    16,   32,   64,   128,  256,
 const struct metric_def metrics_defs[METRICS_N] = {
 #define COUNTER(id, name, label, values, help)                                           \
     {name, METRIC_COUNTER, help, label, values, NULL, 0},
+#define SHARE(id, name, label, values, help)                                             \
+    {name, METRIC_SHARE, help, label, values, NULL, 0},
 #define GAUGE(id, name, label, values, help)                                             \
     {name, METRIC_GAUGE, help, label, values, NULL, 0},
 #define HISTOGRAM(id, name, b, help)                                                     \

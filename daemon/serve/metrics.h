@@ -10,10 +10,12 @@
 enum metric_id {
 #define COUNTER(id, name, label, values, help) M_##id,
 #define GAUGE(id, name, label, values, help) M_##id,
+#define SHARE(id, name, label, values, help) M_##id,
 #define HISTOGRAM(id, name, buckets, help) M_##id,
 #include "daemon/serve/metrics.def"
 #undef COUNTER
 #undef GAUGE
+#undef SHARE
 #undef HISTOGRAM
     METRICS_N
 };

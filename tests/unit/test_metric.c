@@ -15,8 +15,9 @@ static const struct metric_def defs[] = {
     {"n:steps", METRIC_COUNTER, "Steps", NULL, NULL, NULL, 0},
     {"n:color", METRIC_GAUGE, "Colours", "color", colors, NULL, 0},
     {"n:time", METRIC_HISTOGRAM, "Times", NULL, NULL, bounds, 3},
+    {"n:full", METRIC_SHARE, "Full", NULL, NULL, NULL, 0},
 };
-enum { STEPS, COLOR, TIME, N };
+enum { STEPS, COLOR, TIME, N_SHOWN, FULL = N_SHOWN, N };
 
 static void renders(void **state)
 {
@@ -34,7 +35,7 @@ static void renders(void **state)
     metric_observe(p[0], TIME, 0.6);
     metric_observe(p[1], TIME, 99);
     buf_init(&b, 0);
-    metric_render(defs, N, p, 2, "m=\"x\"", &b);
+    metric_render(defs, N_SHOWN, p, 2, "m=\"x\"", &b);
     assert_string_equal(b.p, "# HELP n:steps_total Steps\n"
                              "# TYPE n:steps_total counter\n"
                              "n:steps_total{m=\"x\"} 2.5\n"
@@ -85,6 +86,34 @@ static void shares(void **state)
     metric_page_free(a);
 }
 
+/* Counts of one page become part of another's, or are set back; gauges stay. */
+static void folds(void **state)
+{
+    struct metric_page *p[2];
+    struct err e;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(metric_page_new(defs, N, NULL, &p[i], &e), 0);
+        metric_add(p[i], STEPS, 0, 2 + i);
+        metric_set(p[i], COLOR, 0, 4 + i);
+        metric_set(p[i], FULL, 0, 0.75 - 0.5 * i);
+        metric_observe(p[i], TIME, 2);
+    }
+    assert_true(metric_total(p, 2, STEPS, 0) == 5);
+    assert_true(metric_total(p, 2, COLOR, 0) == 9);
+    assert_true(metric_total(p, 2, FULL, 0) == 0.75);
+    metric_page_fold(p[0], p[1]);
+    assert_true(metric_get(p[0], STEPS, 0) == 5 && metric_get(p[0], COLOR, 0) == 4);
+    assert_true(metric_get(p[0], FULL, 0) == 0.75);
+    assert_true(metric_get(p[0], TIME, 0) == 2 && metric_sum(p[0], TIME) == 4);
+    metric_page_recall(p[0], p[1]);
+    assert_true(metric_get(p[0], STEPS, 0) == 3 && metric_get(p[0], COLOR, 0) == 4);
+    assert_true(metric_get(p[0], TIME, 0) == 1 && metric_sum(p[0], TIME) == 2);
+    metric_page_free(p[0]);
+    metric_page_free(p[1]);
+}
+
 static void *add_many(void *arg)
 {
     for (int i = 0; i < 10000; i++) {
@@ -131,9 +160,8 @@ static void quantiles(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(renders),
-    cmocka_unit_test(shares),
-    cmocka_unit_test(adds_from_threads),
+    cmocka_unit_test(renders),   cmocka_unit_test(shares),
+    cmocka_unit_test(folds),     cmocka_unit_test(adds_from_threads),
     cmocka_unit_test(quantiles),
 };
 
