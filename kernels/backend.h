@@ -206,6 +206,70 @@ struct op_kv_copy {
     struct iview src, dst;
 };
 
+/* ---- mixtures of experts ---- */
+/* Scores of n experts a row -> the top_k of each, best first (ties: the lower number),
+ * and what each weighs. softmax: over all of them in f32; else sigmoid, chosen with
+ * `bias` added and weighed without. normalise: the weights of a row sum to 1; then *
+ * scale. */
+struct op_route {
+    struct view logits;        /* [rows, n_expert] */
+    const struct weight *bias; /* WEIGHT_VECTOR or NULL */
+    bool softmax, normalise;
+    float scale;
+    int top_k;
+    struct iview ids;    /* rows * top_k out */
+    struct view weights; /* [rows, top_k] out */
+};
+/* Pairs (row, choice) in order of the ranks that their experts stand on, for an
+ * all-to-all: out[pos[p],:] = x[p / top_k,:] and slot[pos[p]] = slot_of[ids[p]] for pair
+ * p; send[m] of them go to rank m = rank_of[id]. The table says where each expert stands.
+ */
+struct op_dispatch {
+    struct view x, out; /* [rows, cols], [rows * top_k, cols] */
+    int top_k, n_rank;
+    struct iview ids;              /* rows * top_k */
+    struct iview rank_of, slot_of; /* n_expert: the route table */
+    struct iview slot, pos, send;  /* rows * top_k, rows * top_k, n_rank */
+};
+/* Pairs by slot: order[start[s] .. start[s+1]) are the pairs p with slot[p] == s, rising.
+ * A slot below 0 or from n_slot on is a device fault. n_pair: pairs that there are, or
+ * (n_pair -1) as many as the values of count sum up to, at most slot.n. */
+enum { OP_GROUP_MAX_SLOTS = 4096 };
+struct op_group {
+    int n_slot, n_pair;
+    struct iview slot, count;  /* count: one value, where n_pair is 0 */
+    struct iview order, start; /* slot.n; n_slot + 1 */
+};
+/* y[p,:] = expert(x[p / per_row,:]) for the pairs that op_group ordered: down of
+ * silu(gate)
+ * * up of the pair's slot. Rows of an expert are taken tile.rows at a time. */
+struct op_experts {
+    struct view y, x; /* [pairs, cols], [pairs / per_row, cols] */
+    int per_row, n_slot;
+    struct iview order, start;
+    struct weight *const *gate, *const *up, *const *down; /* [n_slot], WEIGHT_MATMUL */
+    struct view tile_x, tile_a, tile_y; /* scratch: [t, cols], [t, ff], [t, cols] */
+};
+/* y[r,:] (+)= sum over j of weights[r,j] * x[from[r * top_k + j],:], in order of j, in
+ * f32; from.buf NULL: row r * top_k + j itself. */
+struct op_combine {
+    struct view y, x, weights;
+    int top_k;
+    struct iview from;
+    bool add;
+};
+/* y[r,:] *= sigmoid(gate[r,0]) */
+struct op_scale_rows {
+    struct view y, gate;
+};
+
+int op_route(struct stream *s, const struct op_route *o, struct err *e);
+int op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e);
+int op_group(struct stream *s, const struct op_group *o, struct err *e);
+int op_experts(struct stream *s, const struct op_experts *o, struct err *e);
+int op_combine(struct stream *s, const struct op_combine *o, struct err *e);
+int op_scale_rows(struct stream *s, const struct op_scale_rows *o, struct err *e);
+
 /* Host code in stream order over device memory that the host can reach: what the local
  * collectives are made of. mem[i] is buf[i] + off[i], of which bytes[i] are there. What
  * arg points to must stay valid until the stream was synced past it. -1 is a device

@@ -242,6 +242,98 @@ int check_add(const struct backend *b, const struct op_add *o, struct err *e)
     return ck_shape(&c, "y", &o->y, o->x.rows, o->x.cols);
 }
 
+int check_route(const struct backend *b, const struct op_route *o, struct err *e)
+{
+    struct ck c = {b, "route", e};
+    int rows = o->logits.rows, n = o->logits.cols;
+
+    if (ck_view(&c, "logits", &o->logits) < 0 ||
+        ck_shape(&c, "weights", &o->weights, rows, o->top_k) < 0 ||
+        ck_iview(&c, "ids", &o->ids, (size_t)rows * (size_t)o->top_k) < 0)
+        return -1;
+    if (o->top_k < 1 || o->top_k > n || n > OP_GROUP_MAX_SLOTS)
+        return err_set(e, ERR_INTERNAL, "route: %d of %d experts", o->top_k, n);
+    return o->bias ? ck_weight(&c, "bias", o->bias, WEIGHT_VECTOR, n) : 0;
+}
+
+int check_dispatch(const struct backend *b, const struct op_dispatch *o, struct err *e)
+{
+    struct ck c = {b, "dispatch", e};
+    int pairs = o->x.rows * o->top_k;
+
+    if (o->top_k < 1 || o->n_rank < 1 || ck_view(&c, "x", &o->x) < 0 ||
+        ck_shape(&c, "out", &o->out, pairs, o->x.cols) < 0 ||
+        ck_iview(&c, "ids", &o->ids, (size_t)pairs) < 0 ||
+        ck_iview(&c, "rank_of", &o->rank_of, 1) < 0 ||
+        ck_iview(&c, "slot_of", &o->slot_of, (size_t)o->rank_of.n) < 0 ||
+        ck_iview(&c, "slot", &o->slot, (size_t)pairs) < 0 ||
+        ck_iview(&c, "pos", &o->pos, (size_t)pairs) < 0)
+        return -1;
+    return ck_iview(&c, "send", &o->send, (size_t)o->n_rank);
+}
+
+int check_group(const struct backend *b, const struct op_group *o, struct err *e)
+{
+    struct ck c = {b, "group", e};
+
+    if (o->n_slot < 1 || o->n_slot > OP_GROUP_MAX_SLOTS || o->n_pair > o->slot.n)
+        return err_set(e, ERR_INTERNAL, "group: %d pairs over %d slots", o->n_pair,
+                       o->n_slot);
+    if (ck_iview(&c, "slot", &o->slot, 0) < 0 ||
+        (o->n_pair < 0 && ck_iview(&c, "count", &o->count, 1) < 0) ||
+        ck_iview(&c, "order", &o->order, (size_t)o->slot.n) < 0)
+        return -1;
+    return ck_iview(&c, "start", &o->start, (size_t)o->n_slot + 1);
+}
+
+int check_experts(const struct backend *b, const struct op_experts *o, struct err *e)
+{
+    struct ck c = {b, "experts", e};
+    int ff = o->tile_a.cols, tile = o->tile_x.rows;
+
+    if (ck_view(&c, "y", &o->y) < 0 || ck_view(&c, "x", &o->x) < 0 ||
+        ck_int(&c, "columns", o->x.cols, o->y.cols) < 0 ||
+        ck_iview(&c, "order", &o->order, 0) < 0 ||
+        ck_iview(&c, "start", &o->start, (size_t)o->n_slot + 1) < 0 ||
+        ck_shape(&c, "tile_x", &o->tile_x, tile, o->x.cols) < 0 ||
+        ck_shape(&c, "tile_a", &o->tile_a, tile, ff) < 0 ||
+        ck_shape(&c, "tile_y", &o->tile_y, tile, o->y.cols) < 0)
+        return -1;
+    if (o->per_row < 1 || tile < 1 || tile > b->caps.max_rows)
+        return err_set(e, ERR_INTERNAL, "experts: %d pairs a row, tiles of %d",
+                       o->per_row, tile);
+    for (int i = 0; i < o->n_slot; i++)
+        if (ck_weight(&c, "gate", o->gate[i], WEIGHT_MATMUL, o->x.cols) < 0 ||
+            ck_weight(&c, "up", o->up[i], WEIGHT_MATMUL, o->x.cols) < 0 ||
+            ck_weight(&c, "down", o->down[i], WEIGHT_MATMUL, ff) < 0)
+            return -1;
+    return 0;
+}
+
+int check_combine(const struct backend *b, const struct op_combine *o, struct err *e)
+{
+    struct ck c = {b, "combine", e};
+    size_t pairs = (size_t)o->y.rows * (size_t)o->top_k;
+
+    if (ck_view(&c, "y", &o->y) < 0 || ck_view(&c, "x", &o->x) < 0 ||
+        ck_int(&c, "columns", o->x.cols, o->y.cols) < 0 ||
+        ck_shape(&c, "weights", &o->weights, o->y.rows, o->top_k) < 0)
+        return -1;
+    if (o->from.buf)
+        return ck_iview(&c, "from", &o->from, pairs);
+    return ck_int(&c, "rows of x", (size_t)o->x.rows >= pairs, 1);
+}
+
+int check_scale_rows(const struct backend *b, const struct op_scale_rows *o,
+                     struct err *e)
+{
+    struct ck c = {b, "scale_rows", e};
+
+    if (ck_view(&c, "y", &o->y) < 0)
+        return -1;
+    return ck_shape(&c, "gate", &o->gate, o->y.rows, 1);
+}
+
 int check_host(const struct backend *b, const struct op_host *o, struct err *e)
 {
     if (!o->fn || o->n_buf < 0 || o->n_buf > OP_HOST_BUFS)

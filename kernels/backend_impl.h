@@ -19,7 +19,13 @@
     X(glu)                                                                               \
     X(rope_store)                                                                        \
     X(attn)                                                                              \
-    X(kv_copy)
+    X(kv_copy)                                                                           \
+    X(route)                                                                             \
+    X(dispatch)                                                                          \
+    X(group)                                                                             \
+    X(experts)                                                                           \
+    X(combine)                                                                           \
+    X(scale_rows)
 
 struct backend_vt {
     const char *name;

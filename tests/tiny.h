@@ -1,6 +1,6 @@
 /* tests/tiny.h - a tiny random model as a Hugging Face folder, made from a seed in C, for
- * tests that need any model at all and neither Python nor a download. Families llama and
- * qwen3 differ in the norms of q and k; weights are F32. */
+ * tests that need any model at all and neither Python nor a download. tiny_families says
+ * what each family has; weights are F32, every expert is another. */
 #ifndef TESTS_TINY_H
 #define TESTS_TINY_H
 
@@ -18,7 +18,36 @@ enum {
     TINY_FF = 96,
     TINY_LAYERS = 2,
     TINY_CTX = 4096,
-    TINY_EOS = 258
+    TINY_EOS = 258,
+    TINY_EXPERTS = 6,
+    TINY_TOP_K = 2,
+    TINY_FF_EXPERT = 32,
+    TINY_FF_SHARED = 64
+};
+
+struct tiny_family {
+    const char *name;
+    int q_norm, k_norm;           /* their widths, 0 = none */
+    bool bias, shared;            /* of q, k, v; a shared expert with its gate */
+    const char *mlp;              /* NULL = dense; else where router and experts are */
+    const char *gate, *up, *down; /* of an expert */
+    const char *config;           /* members of config.json */
+};
+static const struct tiny_family tiny_families[] = {
+    {"llama", 0, 0, false, false, NULL, "", "", "", ""},
+    {"qwen3", TINY_HEAD_DIM, TINY_HEAD_DIM, false, false, NULL, "", "", "", ""},
+    {"mixtral", 0, 0, false, false, "block_sparse_moe", "w1", "w3", "w2",
+     "\"num_local_experts\":6,\"num_experts_per_tok\":2,"},
+    {"qwen2_moe", 0, 0, true, true, "mlp", "gate_proj", "up_proj", "down_proj",
+     "\"num_experts\":6,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
+     "\"shared_expert_intermediate_size\":64,"},
+    {"qwen3_moe", TINY_HEAD_DIM, TINY_HEAD_DIM, false, false, "mlp", "gate_proj",
+     "up_proj", "down_proj",
+     "\"num_experts\":6,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
+     "\"norm_topk_prob\":true,"},
+    {"olmoe", TINY_HEADS *TINY_HEAD_DIM, TINY_KV_HEADS *TINY_HEAD_DIM, false, false,
+     "mlp", "gate_proj", "up_proj", "down_proj",
+     "\"num_experts\":6,\"num_experts_per_tok\":2,"},
 };
 
 struct tiny {
@@ -51,32 +80,67 @@ static inline void tiny_tensor(struct tiny *t, const char *name, int rows, int c
     }
 }
 
-static inline void tiny_layer(struct tiny *t, int i, bool qk_norm)
+static inline void tiny_weight(struct tiny *t, int layer, const char *part, int rows,
+                               int cols)
 {
-    static const struct {
-        const char *name;
-        int rows, cols;
-    } mats[] = {
-        {"self_attn.q_proj", TINY_HEADS * TINY_HEAD_DIM, TINY_EMBD},
-        {"self_attn.k_proj", TINY_KV_HEADS * TINY_HEAD_DIM, TINY_EMBD},
-        {"self_attn.v_proj", TINY_KV_HEADS * TINY_HEAD_DIM, TINY_EMBD},
-        {"self_attn.o_proj", TINY_EMBD, TINY_HEADS * TINY_HEAD_DIM},
-        {"mlp.gate_proj", TINY_FF, TINY_EMBD},
-        {"mlp.up_proj", TINY_FF, TINY_EMBD},
-        {"mlp.down_proj", TINY_EMBD, TINY_FF},
-        {"input_layernorm", 0, TINY_EMBD},
-        {"post_attention_layernorm", 0, TINY_EMBD},
-        {"self_attn.q_norm", 0, TINY_HEAD_DIM},
-        {"self_attn.k_norm", 0, TINY_HEAD_DIM},
-    };
+    bool vec = rows == 0, bias = strstr(part, ".bias") != NULL;
     char name[128];
 
-    for (int m = 0; m < (qk_norm ? 11 : 9); m++) {
-        bool vec = mats[m].rows == 0;
-        snprintf(name, sizeof(name), "model.layers.%d.%s.weight", i, mats[m].name);
-        tiny_tensor(t, name, mats[m].rows, mats[m].cols, vec ? 1 : 0,
-                    vec ? 0.1f : 1.5f / sqrtf((float)mats[m].cols));
+    snprintf(name, sizeof(name), "model.layers.%d.%s", layer, part);
+    tiny_tensor(t, name, rows, cols, vec && !bias ? 1 : 0,
+                vec ? 0.1f : 1.5f / sqrtf((float)cols));
+}
+
+static inline void tiny_experts(struct tiny *t, int i, const struct tiny_family *f)
+{
+    int ff =
+        !strcmp(f->mlp, "mlp") && strcmp(f->name, "olmoe") ? TINY_FF_EXPERT : TINY_FF;
+    char name[96];
+
+    snprintf(name, sizeof(name), "%s.gate.weight", f->mlp);
+    tiny_weight(t, i, name, TINY_EXPERTS, TINY_EMBD);
+    for (int x = 0; x < TINY_EXPERTS; x++) {
+        snprintf(name, sizeof(name), "%s.experts.%d.%s.weight", f->mlp, x, f->gate);
+        tiny_weight(t, i, name, ff, TINY_EMBD);
+        snprintf(name, sizeof(name), "%s.experts.%d.%s.weight", f->mlp, x, f->up);
+        tiny_weight(t, i, name, ff, TINY_EMBD);
+        snprintf(name, sizeof(name), "%s.experts.%d.%s.weight", f->mlp, x, f->down);
+        tiny_weight(t, i, name, TINY_EMBD, ff);
     }
+    if (!f->shared)
+        return;
+    tiny_weight(t, i, "mlp.shared_expert_gate.weight", 1, TINY_EMBD);
+    tiny_weight(t, i, "mlp.shared_expert.gate_proj.weight", TINY_FF_SHARED, TINY_EMBD);
+    tiny_weight(t, i, "mlp.shared_expert.up_proj.weight", TINY_FF_SHARED, TINY_EMBD);
+    tiny_weight(t, i, "mlp.shared_expert.down_proj.weight", TINY_EMBD, TINY_FF_SHARED);
+}
+
+static inline void tiny_layer(struct tiny *t, int i, const struct tiny_family *f)
+{
+    enum { Q = TINY_HEADS * TINY_HEAD_DIM, KV = TINY_KV_HEADS * TINY_HEAD_DIM };
+
+    tiny_weight(t, i, "self_attn.q_proj.weight", Q, TINY_EMBD);
+    tiny_weight(t, i, "self_attn.k_proj.weight", KV, TINY_EMBD);
+    tiny_weight(t, i, "self_attn.v_proj.weight", KV, TINY_EMBD);
+    tiny_weight(t, i, "self_attn.o_proj.weight", TINY_EMBD, Q);
+    if (!f->mlp) {
+        tiny_weight(t, i, "mlp.gate_proj.weight", TINY_FF, TINY_EMBD);
+        tiny_weight(t, i, "mlp.up_proj.weight", TINY_FF, TINY_EMBD);
+        tiny_weight(t, i, "mlp.down_proj.weight", TINY_EMBD, TINY_FF);
+    }
+    tiny_weight(t, i, "input_layernorm.weight", 0, TINY_EMBD);
+    tiny_weight(t, i, "post_attention_layernorm.weight", 0, TINY_EMBD);
+    if (f->q_norm) {
+        tiny_weight(t, i, "self_attn.q_norm.weight", 0, f->q_norm);
+        tiny_weight(t, i, "self_attn.k_norm.weight", 0, f->k_norm);
+    }
+    if (f->bias) {
+        tiny_weight(t, i, "self_attn.q_proj.bias", 0, Q);
+        tiny_weight(t, i, "self_attn.k_proj.bias", 0, KV);
+        tiny_weight(t, i, "self_attn.v_proj.bias", 0, KV);
+    }
+    if (f->mlp)
+        tiny_experts(t, i, f);
 }
 
 static inline void tiny_tokenizer(FILE *f)
@@ -142,11 +206,15 @@ static inline const char *tiny_model(const char *family, uint64_t seed)
 {
     static char dir[256];
     const char *tmp = getenv("TMPDIR");
-    bool qk_norm = !strcmp(family, "qwen3");
+    const struct tiny_family *fam = NULL;
     struct tiny t = {.rng = seed * 7919 + 1};
     char *head = NULL;
     size_t head_n;
 
+    for (size_t i = 0; i < sizeof(tiny_families) / sizeof(tiny_families[0]); i++)
+        if (!strcmp(tiny_families[i].name, family))
+            fam = &tiny_families[i];
+    assert_non_null(fam);
     snprintf(dir, sizeof(dir), "%s/llmrack-tiny-XXXXXX", tmp ? tmp : "/tmp");
     assert_non_null(mkdtemp(dir));
     t.head = open_memstream(&head, &head_n);
@@ -154,7 +222,7 @@ static inline const char *tiny_model(const char *family, uint64_t seed)
     fputc('{', t.head);
     tiny_tensor(&t, "model.embed_tokens.weight", TINY_VOCAB, TINY_EMBD, 0, 1);
     for (int i = 0; i < TINY_LAYERS; i++)
-        tiny_layer(&t, i, qk_norm);
+        tiny_layer(&t, i, fam);
     tiny_tensor(&t, "model.norm.weight", 0, TINY_EMBD, 1, 0.1f);
     tiny_tensor(&t, "lm_head.weight", TINY_VOCAB, TINY_EMBD, 0, 0.25f);
     fputc('}', t.head);
@@ -165,13 +233,13 @@ static inline const char *tiny_model(const char *family, uint64_t seed)
 
     FILE *f = tiny_file(dir, "config.json");
     fprintf(f,
-            "{\"model_type\":\"%s\",\"hidden_size\":%d,\"num_hidden_layers\":%d,"
+            "{%s\"model_type\":\"%s\",\"hidden_size\":%d,\"num_hidden_layers\":%d,"
             "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,"
             "\"intermediate_size\":%d,\"vocab_size\":%d,\"max_position_embeddings\":%d,"
             "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"tie_word_embeddings\":false,"
             "\"hidden_act\":\"silu\",\"eos_token_id\":%d,\"torch_dtype\":\"float32\"}",
-            family, TINY_EMBD, TINY_LAYERS, TINY_HEADS, TINY_KV_HEADS, TINY_HEAD_DIM,
-            TINY_FF, TINY_VOCAB, TINY_CTX, TINY_EOS);
+            fam->config, family, TINY_EMBD, TINY_LAYERS, TINY_HEADS, TINY_KV_HEADS,
+            TINY_HEAD_DIM, TINY_FF, TINY_VOCAB, TINY_CTX, TINY_EOS);
     fclose(f);
     f = tiny_file(dir, "tokenizer.json");
     tiny_tokenizer(f);

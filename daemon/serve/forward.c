@@ -37,7 +37,8 @@ void forward_caps(const struct model_info *i, const struct forward_cfg *cfg,
     forward_dims_of(i, &cfg->part, &d);
     *ret = (struct backend_caps){
         .max_rows = cfg->max_rows,
-        .max_cols = max_int(d.n_ff, max_int(i->n_embd, d.q_dim)),
+        .max_cols = max_int(max_int(d.n_ff, max_int(d.n_ff_expert, d.n_ff_shared)),
+                            max_int(i->n_embd, d.q_dim)),
         .max_items = cfg->max_items,
         .max_context = cfg->max_ctx,
         .max_heads = d.n_head,
@@ -98,7 +99,7 @@ static int new_host(struct forward *f, struct err *e)
 {
     size_t n = (size_t)f->cfg.max_outs * (size_t)f->w.info.n_vocab;
 
-    f->lists = xcalloc((2 * (size_t)f->cfg.part.micro + 1) * (size_t)f->w.d.tp,
+    f->lists = xcalloc((2 * (size_t)f->cfg.part.micro + 2) * (size_t)f->w.d.tp,
                        sizeof(*f->lists));
     if (!f->w.d.last)
         return 0;
@@ -115,7 +116,8 @@ static int new_buffers(struct forward *f, struct err *e)
     const struct model_info *i = &f->w.info;
     const struct forward_dims *d = &f->w.d;
     int rows = f->cfg.max_rows, outs = d->last ? f->cfg.max_outs : 0;
-    bool tp = d->tp > 1;
+    bool tp = d->tp > 1, moe = i->moe.n_expert > 0;
+    int ff = moe && !i->moe.n_dense ? 1 : d->n_ff;
     const struct {
         struct dbuf **at;
         int rows, cols;
@@ -126,8 +128,8 @@ static int new_buffers(struct forward *f, struct err *e)
         {&f->k, rows, d->kv_dim},
         {&f->v, rows, d->kv_dim},
         {&f->att, rows, d->q_dim},
-        {&f->act, rows, d->n_ff},
-        {&f->sum, f->cfg.part.sp ? rows : 0, i->n_embd},
+        {&f->act, rows, max_int(ff, d->n_ff_shared)},
+        {&f->sum, f->cfg.part.sp || moe ? rows : 0, i->n_embd},
         {&f->out_x, outs, i->n_embd},
         {&f->logits, outs, d->n_vocab},
         {&f->gathered, tp ? outs : 0, i->n_vocab},
@@ -136,7 +138,7 @@ static int new_buffers(struct forward *f, struct err *e)
     for (size_t r = 0; r < sizeof(bufs) / sizeof(bufs[0]); r++)
         if (new_buf(f, bufs[r].rows, bufs[r].cols, bufs[r].at, e) < 0)
             return -1;
-    if (new_host(f, e) < 0)
+    if (new_host(f, e) < 0 || forward_moe_new(f, e) < 0)
         return -1;
     return new_staging(f, e);
 }
@@ -145,10 +147,12 @@ static void settle_part(struct forward_part *p)
 {
     p->tp = max_int(p->tp, 1);
     p->pp = max_int(p->pp, 1);
+    p->ep = max_int(p->ep, 1);
     p->micro = min_int(p->micro ? p->micro : p->pp, FORWARD_MICRO_MAX);
     p->sp = p->sp && p->tp > 1;
     assert(p->tp == 1 || p->tp_comm);
     assert(p->pp == 1 || p->pp_comm);
+    assert(p->ep == 1 || p->ep_comm);
 }
 
 int forward_new(struct backend *b, struct model *m, const struct forward_cfg *cfg,
@@ -186,6 +190,7 @@ void forward_free(struct forward *f)
                            f->act, f->sum, f->out_x, f->logits, f->gathered, f->idx};
     for (size_t i = 0; i < sizeof(bufs) / sizeof(bufs[0]); i++)
         dbuf_free(bufs[i]);
+    forward_moe_free(f);
     forward_weights_done(&f->w);
     kv_arena_free(f->kv);
     stream_free(f->s);

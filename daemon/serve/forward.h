@@ -30,12 +30,14 @@ struct step;
  * the vocabulary are shared; what leaves a pair of column and row cut matrices is summed
  * over the group in rank order. sp: between these pairs each rank keeps its rows only.
  * pp: a run of layers; rows go from stage to stage, cut into `micro` micro-batches so
- * that stages work at the same time. */
+ * that stages work at the same time. In layers of experts the tp ranks stand as ep (each
+ * with whole experts of its own, rows come by all-to-all), or, with ep 1, share every
+ * expert's width. */
 struct forward_part {
-    int tp, tp_at, pp, pp_at; /* sizes (0 = 1), coordinates */
-    int micro;                /* 0 = as many as stages */
+    int tp, tp_at, pp, pp_at, ep, ep_at; /* sizes (0 = 1), coordinates */
+    int micro;                           /* 0 = as many as stages */
     bool sp;
-    struct comm *tp_comm, *pp_comm; /* borrowed; NULL where the size is 1 */
+    struct comm *tp_comm, *pp_comm, *ep_comm; /* borrowed; NULL where the size is 1 */
 };
 
 /* What buffers are made for. max_outs: logits rows held at once; a step with more of them

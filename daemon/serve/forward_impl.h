@@ -8,6 +8,7 @@
 #include "daemon/serve/forward.h"
 #include "daemon/serve/forward_weights.h"
 #include "kernels/backend.h"
+#include "kernels/comm.h"
 
 enum { FORWARD_MICRO_MAX = 16 };
 
@@ -21,7 +22,7 @@ struct shape {
     int n_items, n_rows, n_outs, n_copies, max_blocks, max_ctx;
     int from;
     struct staging at;
-    const int64_t *row_elems, *row_bytes; /* sp: of x's rows on each member */
+    const int64_t *row_elems, *row_bytes; /* of each tp member's share of the rows */
 };
 
 struct forward {
@@ -32,18 +33,50 @@ struct forward {
     struct kv_layout kv_layout;
     struct kv_arena *kv;
     struct dbuf *x, *h, *q, *k, *v, *att, *act; /* [max_rows, ..] */
-    struct dbuf *sum;                           /* sp: [max_rows, n_embd] */
+    struct dbuf *sum;                           /* sp, experts: [max_rows, n_embd] */
+    struct forward_moe *moe;                    /* NULL for a dense model */
     struct dbuf *out_x, *logits;                /* [max_outs, ..] */
     struct dbuf *gathered;                      /* tp: logits of all members */
     struct dbuf *idx;                           /* staging on the device */
     int32_t *stage;                             /* and on the host */
     size_t stage_cap;                           /* of one micro-batch */
     float *host_logits, *host_parts;            /* [max_outs, n_vocab]; as gathered */
-    int64_t *lists; /* counts for collectives: 2 x tp a micro-batch, then tp */
+    int64_t *lists; /* counts for collectives: 2 x tp a micro-batch, then 2 x tp */
 };
 
 static inline int max_int(int a, int b) { return a > b ? a : b; }
 static inline int min_int(int a, int b) { return a < b ? a : b; }
+
+static inline struct view view_of(struct dbuf *b, int rows, int cols)
+{
+    return (struct view){b, 0, rows, cols, cols};
+}
+
+static inline struct view view_from(struct dbuf *b, int row, int rows, int cols)
+{
+    return (struct view){b, (size_t)row * (size_t)cols * sizeof(float), rows, cols, cols};
+}
+
+static inline struct comm_at at_row(struct dbuf *b, int row, int cols)
+{
+    return (struct comm_at){b, (size_t)row * (size_t)cols * sizeof(float)};
+}
+
+static inline struct iview iview_of(const struct forward *f, int at, int n)
+{
+    return (struct iview){f->idx, (size_t)at * sizeof(int32_t), n};
+}
+
+/* My rows of n where x is shared by rows (sp), else all of them. */
+static inline void own_rows(const struct forward *f, int n, int *ret_from, int *ret_n)
+{
+    int64_t from = 0, to = n;
+
+    if (f->cfg.part.sp)
+        comm_shard(n, f->w.d.tp, f->w.d.tp_at, &from, &to);
+    *ret_from = (int)from;
+    *ret_n = (int)(to - from);
+}
 
 /* Cut the step into *ret_n micro-batches and upload what ops read of them. */
 int forward_stage_step(struct forward *f, const struct step *st,
@@ -58,6 +91,25 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e);
 int forward_head(struct forward *f, const struct shape *s, int first, int n,
                  struct err *e);
 void forward_unpack(struct forward *f, int n);
+/* y := norm(x); h := norm(x) on all rows, where sp (the micro-batch when x has the
+ * member's own rows, else NULL) from the members' own; y (+)= x * w^T; sums of f->sum
+ * onto own rows.
+ */
+int run_norm(struct forward *f, struct view y, struct view x, const struct weight *w,
+             struct err *e);
+int norm_all(struct forward *f, struct dbuf *x, int rows, const struct weight *w,
+             const struct shape *sp, struct err *e);
+int product(struct forward *f, struct view y, struct dbuf *x, const struct weight *w,
+            bool add, struct err *e);
+int scatter_sum(struct forward *f, struct dbuf *x, const struct shape *s, bool add,
+                struct err *e);
+/* forward_moe.c: x += experts(norm(x)) of one layer. row_bytes: of each tp member's share
+ * of the rows. */
+int forward_moe_new(struct forward *f, struct err *e);
+void forward_moe_free(struct forward *f);
+int forward_moe_run(struct forward *f, const struct forward_layer *l, struct dbuf *x,
+                    int rows, const struct shape *sp, const int64_t *row_bytes,
+                    struct err *e);
 /* The copies of blocks that a step begins with. */
 int forward_copies(struct forward *f, const struct shape *s, struct err *e);
 

@@ -17,43 +17,10 @@
 #include "daemon/serve/forward_impl.h"
 #include "kernels/comm.h"
 
-static struct view view_of(struct dbuf *b, int rows, int cols)
-{
-    return (struct view){b, 0, rows, cols, cols};
-}
-
-static struct view view_from(struct dbuf *b, int row, int rows, int cols)
-{
-    return (struct view){b, (size_t)row * (size_t)cols * sizeof(float), rows, cols, cols};
-}
-
-static struct comm_at at_row(struct dbuf *b, int row, int cols)
-{
-    return (struct comm_at){b, (size_t)row * (size_t)cols * sizeof(float)};
-}
-
-static struct iview iview_of(const struct forward *f, int at, int n)
-{
-    return (struct iview){f->idx, (size_t)at * sizeof(int32_t), n};
-}
-
-/* ---- rows that a rank keeps ---- */
-
-/* My rows of n where x is shared by rows (sp), else all of them. */
-static void own_rows(const struct forward *f, int n, int *ret_from, int *ret_n)
-{
-    int64_t from = 0, to = n;
-
-    if (f->cfg.part.sp)
-        comm_shard(n, f->w.d.tp, f->w.d.tp_at, &from, &to);
-    *ret_from = (int)from;
-    *ret_n = (int)(to - from);
-}
-
 /* ---- pieces of a layer ---- */
 
-static int run_norm(struct forward *f, struct view y, struct view x,
-                    const struct weight *w, struct err *e)
+int run_norm(struct forward *f, struct view y, struct view x, const struct weight *w,
+             struct err *e)
 {
     const struct op_norm o = {.y = y, .x = x, .w = w, .eps = f->w.info.norm_eps};
 
@@ -61,8 +28,8 @@ static int run_norm(struct forward *f, struct view y, struct view x,
 }
 
 /* h := norm(x), on all rows. sp: the micro-batch, when x has the member's own rows. */
-static int norm_all(struct forward *f, struct dbuf *x, int rows, const struct weight *w,
-                    const struct shape *sp, struct err *e)
+int norm_all(struct forward *f, struct dbuf *x, int rows, const struct weight *w,
+             const struct shape *sp, struct err *e)
 {
     int cols = f->w.info.n_embd, from = 0, n = rows;
 
@@ -76,8 +43,8 @@ static int norm_all(struct forward *f, struct dbuf *x, int rows, const struct we
 }
 
 /* y (+)= x * w^T */
-static int product(struct forward *f, struct view y, struct dbuf *x,
-                   const struct weight *w, bool add, struct err *e)
+int product(struct forward *f, struct view y, struct dbuf *x, const struct weight *w,
+            bool add, struct err *e)
 {
     const struct op_matmul o = {
         .x = view_of(x, y.rows, weight_cols(w)),
@@ -91,8 +58,8 @@ static int product(struct forward *f, struct view y, struct dbuf *x,
 
 /* Partial sums of all rows in f->sum come together on their owners' rows: in x itself, or
  * added to it. */
-static int scatter_sum(struct forward *f, struct dbuf *x, const struct shape *s, bool add,
-                       struct err *e)
+int scatter_sum(struct forward *f, struct dbuf *x, const struct shape *s, bool add,
+                struct err *e)
 {
     int cols = f->w.info.n_embd, from, n;
 
@@ -156,8 +123,8 @@ static int run_attention(struct forward *f, const struct forward_layer *l, int l
         .neox = i->rope_neox,
         .inv_freq = f->w.inv_freq,
         .attn_scale = 1,
-        .q_norm = l->w[ROLE_Q_NORM],
-        .k_norm = l->w[ROLE_K_NORM],
+        .q_norm = i->qk_norm_full ? NULL : l->w[ROLE_Q_NORM],
+        .k_norm = i->qk_norm_full ? NULL : l->w[ROLE_K_NORM],
         .eps = i->norm_eps,
         .kv = f->kv,
         .layer = layer,
@@ -175,6 +142,9 @@ static int run_attention(struct forward *f, const struct forward_layer *l, int l
         .layer = layer,
     };
 
+    if (i->qk_norm_full && (run_norm(f, rope.q, rope.q, l->w[ROLE_Q_NORM], e) < 0 ||
+                            run_norm(f, rope.k, rope.k, l->w[ROLE_K_NORM], e) < 0))
+        return -1;
     if (op_rope_store(f->s, &rope, e) < 0)
         return -1;
     return op_attn(f->s, &attn, e);
@@ -182,7 +152,8 @@ static int run_attention(struct forward *f, const struct forward_layer *l, int l
 
 /* What follows attention: x += att * Wo, then the FFN. */
 static int run_ffn(struct forward *f, const struct forward_layer *l, struct dbuf *x,
-                   struct dbuf *att, int rows, const struct shape *sp, struct err *e)
+                   struct dbuf *att, int rows, const struct shape *sp,
+                   const int64_t *row_bytes, struct err *e)
 {
     const struct op_glu glu = {
         .y = view_of(f->act, rows, f->w.d.n_ff),
@@ -191,8 +162,11 @@ static int run_ffn(struct forward *f, const struct forward_layer *l, struct dbuf
         .up = l->w[ROLE_UP],
     };
 
-    if (close_pair(f, x, att, rows, l->w[ROLE_O], sp, e) < 0 ||
-        norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || op_glu(f->s, &glu, e) < 0)
+    if (close_pair(f, x, att, rows, l->w[ROLE_O], sp, e) < 0)
+        return -1;
+    if (l->experts[0])
+        return forward_moe_run(f, l, x, rows, sp, row_bytes, e);
+    if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || op_glu(f->s, &glu, e) < 0)
         return -1;
     return close_pair(f, x, f->act, rows, l->w[ROLE_DOWN], sp, e);
 }
@@ -277,7 +251,7 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e)
         if (norm_all(f, f->x, s->n_rows, l->w[ROLE_ATTN_NORM], sp, e) < 0 ||
             run_qkv(f, l, s->n_rows, e) < 0 || run_attention(f, l, i, &span, e) < 0)
             return -1;
-        if (whole && run_ffn(f, l, f->x, f->att, s->n_rows, sp, e) < 0)
+        if (whole && run_ffn(f, l, f->x, f->att, s->n_rows, sp, s->row_bytes, e) < 0)
             return -1;
     }
     return d->last ? 0 : to_next(f, s->n_rows, e);
@@ -327,6 +301,19 @@ static int fetch(struct forward *f, int n, struct err *e)
     return stream_download(f->s, f->host_parts, f->gathered, 0, bytes, e);
 }
 
+/* What each tp member has of n output rows; valid until the sync that follows. */
+static const int64_t *head_rows(struct forward *f, int n)
+{
+    int64_t *list = f->lists + (size_t)((2 * f->cfg.part.micro + 1) * f->w.d.tp);
+
+    for (int m = 0; m < f->w.d.tp; m++) {
+        int64_t from, to;
+        comm_shard(n, f->w.d.tp, m, &from, &to);
+        list[m] = (to - from) * f->w.info.n_embd * (int64_t)sizeof(float);
+    }
+    return list;
+}
+
 /* q is free by now and holds the gathered attention rows. */
 int forward_head(struct forward *f, const struct shape *s, int first, int n,
                  struct err *e)
@@ -341,7 +328,7 @@ int forward_head(struct forward *f, const struct shape *s, int first, int n,
 
     if (gather_x(f, s, first, n, e) < 0 ||
         gather(f, f->q, f->att, f->w.d.q_dim, s, first, n, e) < 0 ||
-        run_ffn(f, l, f->out_x, f->q, n, NULL, e) < 0 ||
+        run_ffn(f, l, f->out_x, f->q, n, NULL, head_rows(f, n), e) < 0 ||
         norm_all(f, f->out_x, n, f->w.top[ROLE_OUT_NORM], NULL, e) < 0 ||
         op_matmul(f->s, &head, e) < 0)
         return -1;

@@ -236,8 +236,7 @@ int forward_stage_step(struct forward *f, const struct step *st,
         s.n_copies = k == 0 ? st->n_copies : 0;
         if (stage_one(f, st, &s, f->stage_cap * (size_t)k, e) < 0)
             return -1;
-        if (f->cfg.part.sp)
-            list_rows(f, &s, k);
+        list_rows(f, &s, k);
         shapes[k] = s;
     }
     *ret_n = n;

@@ -19,7 +19,19 @@
 /* ---- tables ---- */
 
 /* Sizes that tensors are made of. */
-enum dim { DIM_ONE, DIM_EMBD, DIM_Q, DIM_KV, DIM_HEAD, DIM_FF, DIM_VOCAB };
+enum dim {
+    DIM_ONE,
+    DIM_EMBD,
+    DIM_Q,
+    DIM_KV,
+    DIM_QNORM,
+    DIM_KNORM,
+    DIM_FF,
+    DIM_VOCAB,
+    DIM_EXPERTS,
+    DIM_FF_EXPERT,
+    DIM_FF_SHARED
+};
 
 static const struct role_row {
     enum model_role role;
@@ -37,28 +49,43 @@ static const struct role_row {
     {ROLE_Q_BIAS, true, false, DIM_ONE, DIM_Q, WEIGHT_VECTOR},
     {ROLE_K_BIAS, true, false, DIM_ONE, DIM_KV, WEIGHT_VECTOR},
     {ROLE_V_BIAS, true, false, DIM_ONE, DIM_KV, WEIGHT_VECTOR},
-    {ROLE_Q_NORM, true, false, DIM_ONE, DIM_HEAD, WEIGHT_VECTOR},
-    {ROLE_K_NORM, true, false, DIM_ONE, DIM_HEAD, WEIGHT_VECTOR},
+    {ROLE_Q_NORM, true, false, DIM_ONE, DIM_QNORM, WEIGHT_VECTOR},
+    {ROLE_K_NORM, true, false, DIM_ONE, DIM_KNORM, WEIGHT_VECTOR},
     {ROLE_O, true, true, DIM_EMBD, DIM_Q, WEIGHT_MATMUL},
     {ROLE_FFN_NORM, true, true, DIM_ONE, DIM_EMBD, WEIGHT_VECTOR},
-    {ROLE_GATE, true, true, DIM_FF, DIM_EMBD, WEIGHT_MATMUL},
-    {ROLE_UP, true, true, DIM_FF, DIM_EMBD, WEIGHT_MATMUL},
-    {ROLE_DOWN, true, true, DIM_EMBD, DIM_FF, WEIGHT_MATMUL},
+    {ROLE_GATE, true, false, DIM_FF, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_UP, true, false, DIM_FF, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_DOWN, true, false, DIM_EMBD, DIM_FF, WEIGHT_MATMUL},
+    {ROLE_ROUTER, true, false, DIM_EXPERTS, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_SH_ROUTER, true, false, DIM_ONE, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_SH_GATE, true, false, DIM_FF_SHARED, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_SH_UP, true, false, DIM_FF_SHARED, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_SH_DOWN, true, false, DIM_EMBD, DIM_FF_SHARED, WEIGHT_MATMUL},
+    {ROLE_EXP_GATE, true, false, DIM_FF_EXPERT, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_EXP_UP, true, false, DIM_FF_EXPERT, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_EXP_DOWN, true, false, DIM_EMBD, DIM_FF_EXPERT, WEIGHT_MATMUL},
 };
 enum { N_ROLES = sizeof(weights_roles) / sizeof(weights_roles[0]) };
 
 #define BIT(r) (1u << ROLE_##r)
 #define QKV_BIAS (BIT(Q_BIAS) | BIT(K_BIAS) | BIT(V_BIAS))
 #define QK_NORM (BIT(Q_NORM) | BIT(K_NORM))
+#define FFN (BIT(GATE) | BIT(UP) | BIT(DOWN))
+#define EXPERTS (BIT(ROUTER) | BIT(EXP_GATE) | BIT(EXP_UP) | BIT(EXP_DOWN))
+#define SHARED (BIT(SH_GATE) | BIT(SH_UP) | BIT(SH_DOWN))
 
 /* Optional roles that a family must have, and those that it may have. */
 static const struct family_row {
     unsigned must, may;
 } weights_families[FAMILY_COUNT] = {
-    [FAMILY_LLAMA] = {0, QKV_BIAS | BIT(OUT_HEAD)},
-    [FAMILY_MISTRAL] = {0, QKV_BIAS | BIT(OUT_HEAD)},
-    [FAMILY_QWEN2] = {QKV_BIAS, BIT(OUT_HEAD)},
-    [FAMILY_QWEN3] = {QK_NORM, QKV_BIAS | BIT(OUT_HEAD)},
+    [FAMILY_LLAMA] = {FFN, QKV_BIAS | BIT(OUT_HEAD)},
+    [FAMILY_MISTRAL] = {FFN, QKV_BIAS | BIT(OUT_HEAD)},
+    [FAMILY_QWEN2] = {QKV_BIAS | FFN, BIT(OUT_HEAD)},
+    [FAMILY_QWEN3] = {QK_NORM | FFN, QKV_BIAS | BIT(OUT_HEAD)},
+    [FAMILY_MIXTRAL] = {EXPERTS, BIT(OUT_HEAD)},
+    [FAMILY_QWEN2_MOE] = {QKV_BIAS | EXPERTS, SHARED | BIT(SH_ROUTER) | BIT(OUT_HEAD)},
+    [FAMILY_QWEN3_MOE] = {QK_NORM | EXPERTS, QKV_BIAS | BIT(OUT_HEAD)},
+    [FAMILY_OLMOE] = {QK_NORM | EXPERTS, BIT(OUT_HEAD)},
 };
 
 static const char *weights_role_name(enum model_role r)
@@ -97,6 +124,15 @@ void forward_dims_of(const struct model_info *i, const struct forward_part *p,
     d.kv_dim = d.n_kv_head * i->head_dim;
     d.n_ff = i->n_ff / d.tp;
     d.ff_from = d.n_ff * d.tp_at;
+    /* experts: whole ones by ep, or every one's width by tp */
+    int cut = at_least_one(p->ep) > 1 ? 1 : d.tp, cut_at = cut > 1 ? d.tp_at : 0;
+    comm_shard(i->moe.n_expert, at_least_one(p->ep), p->ep_at, &from, &to);
+    d.expert_from = (int)from;
+    d.n_slot = (int)(to - from);
+    d.n_ff_expert = i->moe.n_ff / cut;
+    d.ff_expert_from = d.n_ff_expert * cut_at;
+    d.n_ff_shared = i->moe.n_ff_shared / cut;
+    d.ff_shared_from = d.n_ff_shared * cut_at;
     comm_shard(i->n_vocab, d.tp, d.tp_at, &from, &to);
     d.vocab_from = (int)from;
     d.n_vocab = (int)(to - from);
@@ -106,8 +142,28 @@ void forward_dims_of(const struct model_info *i, const struct forward_part *p,
 int forward_part_check(const struct model_info *i, const struct forward_part *p,
                        struct err *e)
 {
-    int tp = at_least_one(p->tp), pp = at_least_one(p->pp);
+    int tp = at_least_one(p->tp), pp = at_least_one(p->pp), ep = at_least_one(p->ep);
 
+    if (ep > 1 && (!i->moe.n_expert || ep != tp))
+        return err_param(e, ERR_INVALID, "layout",
+                         i->moe.n_expert
+                             ? "ep %d with tp %d: the engine runs ep 1, or ep "
+                               "equal to tp"
+                             : "ep %d (tp %d): a dense model has no experts",
+                         ep, tp);
+    if (ep > i->moe.n_expert && ep > 1)
+        return err_param(e, ERR_INVALID, "layout", "ep %d is more than the %d experts",
+                         ep, i->moe.n_expert);
+    if (i->moe.n_expert && ep == 1 && (i->moe.n_ff % tp || i->moe.n_ff_shared % tp))
+        return err_param(e, ERR_INVALID, "layout",
+                         "tp %d does not divide the experts' width of %d (shared %d)", tp,
+                         i->moe.n_ff, i->moe.n_ff_shared);
+    if (i->qk_norm_full && tp > 1)
+        return err_param(
+            e, ERR_UNSUPPORTED, "layout",
+            "tp %d: this family norms q and k over all heads together, which "
+            "the engine does on one rank only",
+            tp);
     if (i->n_head % tp)
         return err_param(e, ERR_INVALID, "layout",
                          "tp %d does not divide the model's %d attention heads", tp,
@@ -117,7 +173,7 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
                          "tp %d neither divides the model's %d KV heads nor is a "
                          "multiple of them",
                          tp, i->n_kv_head);
-    if (i->n_ff % tp)
+    if (!i->moe.n_expert && i->n_ff % tp)
         return err_param(e, ERR_INVALID, "layout",
                          "tp %d does not divide the FFN's width of %d", tp, i->n_ff);
     if (pp > i->n_layer)
@@ -136,8 +192,16 @@ static int weights_dim(const struct model_info *i, enum dim d)
         return i->n_head * i->head_dim;
     case DIM_KV:
         return i->n_kv_head * i->head_dim;
-    case DIM_HEAD:
-        return i->head_dim;
+    case DIM_QNORM:
+        return i->qk_norm_full ? i->n_head * i->head_dim : i->head_dim;
+    case DIM_KNORM:
+        return i->qk_norm_full ? i->n_kv_head * i->head_dim : i->head_dim;
+    case DIM_EXPERTS:
+        return i->moe.n_expert;
+    case DIM_FF_EXPERT:
+        return i->moe.n_ff;
+    case DIM_FF_SHARED:
+        return i->moe.n_ff_shared;
     case DIM_FF:
         return i->n_ff;
     case DIM_VOCAB:
@@ -166,6 +230,10 @@ static struct run weights_run(const struct forward_weights *w, enum dim dim)
         return (struct run){d->ff_from, d->n_ff};
     case DIM_VOCAB:
         return (struct run){d->vocab_from, d->n_vocab};
+    case DIM_FF_EXPERT:
+        return (struct run){d->ff_expert_from, d->n_ff_expert};
+    case DIM_FF_SHARED:
+        return (struct run){d->ff_shared_from, d->n_ff_shared};
     default:
         return (struct run){0, weights_dim(&w->info, dim)};
     }
@@ -211,13 +279,24 @@ struct loading {
     size_t done_bytes, all_bytes;
 };
 
+/* Layers have a plain FFN or experts. */
+static bool weights_in_layer(const struct model_info *i, enum model_role role, int layer)
+{
+    bool moe = model_moe_layer(i, layer);
+
+    if (role == ROLE_GATE || role == ROLE_UP || role == ROLE_DOWN)
+        return !moe;
+    return role < ROLE_ROUTER || role > ROLE_EXP_DOWN || moe;
+}
+
 /* Is this tensor one that the family has, and of the right shape? */
 static int weights_check(const struct loading *l, const struct role_row *r, int layer,
                          const struct model_tensor *t, struct err *e)
 {
     const struct model_info *i = &l->w->info;
     const struct family_row *fam = &weights_families[i->family];
-    bool must = r->required || (fam->must & (1u << r->role));
+    bool must = r->required ||
+                ((fam->must & (1u << r->role)) && weights_in_layer(i, r->role, layer));
     bool may = must || (fam->may & (1u << r->role));
 
     if (!t && must)
@@ -238,9 +317,9 @@ static int weights_check(const struct loading *l, const struct role_row *r, int 
 }
 
 static int weights_load_one(struct loading *l, const struct role_row *r, int layer,
-                            struct weight **ret, struct err *e)
+                            const struct model_tensor *t, struct weight **ret,
+                            struct err *e)
 {
-    const struct model_tensor *t = model_tensor(l->m, r->role, layer);
     int use = r->use;
 
     if (weights_check(l, r, layer, t, e) < 0)
@@ -289,6 +368,11 @@ static size_t weights_all_bytes(const struct loading *l)
         for (int i = first; i < first + count; i++) {
             const struct model_tensor *t = model_tensor(l->m, row->role, i);
             n += t ? t->bytes : 0;
+            for (int x = d->expert_from; x < d->expert_from + d->n_slot; x++) {
+                t = model_role_is_expert(row->role) ? model_expert(l->m, row->role, i, x)
+                                                    : NULL;
+                n += t ? t->bytes : 0;
+            }
         }
     }
     return n;
@@ -307,16 +391,41 @@ static int weights_load_rope(struct forward_weights *w, struct backend *b,
     return rc;
 }
 
+/* The experts that stand here, one role of them. */
+static int weights_load_experts(struct loading *l, const struct role_row *r, int layer,
+                                struct forward_layer *out, struct err *e)
+{
+    const struct forward_dims *d = &l->w->d;
+    struct weight **w;
+
+    if (!model_moe_layer(&l->w->info, layer))
+        return 0;
+    w = xcalloc((size_t)d->n_slot + 1, sizeof(struct weight *));
+    out->experts[r->role - ROLE_EXP_GATE] = w;
+    for (int i = 0; i < d->n_slot; i++) {
+        const struct model_tensor *t =
+            model_expert(l->m, r->role, layer, d->expert_from + i);
+        if (weights_load_one(l, r, layer, t, &w[i], e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 /* All roles of one layer, or (layer -1) those of the whole model. */
 static int weights_load_layer(struct loading *l, int layer, struct weight **out,
-                              struct err *e)
+                              struct forward_layer *experts, struct err *e)
 {
     for (int r = 0; r < N_ROLES; r++) {
         const struct role_row *row = &weights_roles[r];
         if (row->per_layer != (layer >= 0) ||
             (layer < 0 && !weights_in_stage(l, row->role)))
             continue;
-        if (weights_load_one(l, row, layer < 0 ? 0 : layer, &out[row->role], e) < 0)
+        int at = layer < 0 ? 0 : layer;
+        int rc = model_role_is_expert(row->role)
+                     ? weights_load_experts(l, row, at, experts, e)
+                     : weights_load_one(l, row, at, model_tensor(l->m, row->role, at),
+                                        &out[row->role], e);
+        if (rc < 0)
             return -1;
     }
     return 0;
@@ -334,19 +443,28 @@ int forward_weights_load(struct forward_weights *w, struct backend *b, struct mo
     forward_dims_of(&w->info, part, &w->d);
     w->layers = xcalloc((size_t)w->d.n_layer, sizeof(*w->layers));
     l.all_bytes = weights_all_bytes(&l);
-    if (weights_load_rope(w, b, m, e) < 0 || weights_load_layer(&l, -1, w->top, e) < 0)
+    if (weights_load_rope(w, b, m, e) < 0 ||
+        weights_load_layer(&l, -1, w->top, NULL, e) < 0)
         return -1;
     for (int i = 0; i < w->d.n_layer; i++)
-        if (weights_load_layer(&l, w->d.first_layer + i, w->layers[i].w, e) < 0)
+        if (weights_load_layer(&l, w->d.first_layer + i, w->layers[i].w, &w->layers[i],
+                               e) < 0)
             return -1;
     return 0;
 }
 
 void forward_weights_done(struct forward_weights *w)
 {
-    for (int i = 0; w->layers && i < w->d.n_layer; i++)
+    for (int i = 0; w->layers && i < w->d.n_layer; i++) {
         for (int r = 0; r < ROLE_COUNT; r++)
             weight_free(w->layers[i].w[r]);
+        for (int k = 0; k < 3; k++) {
+            struct weight **x = w->layers[i].experts[k];
+            for (int s = 0; x && s < w->d.n_slot; s++)
+                weight_free(x[s]);
+            free(x);
+        }
+    }
     for (int r = 0; r < ROLE_COUNT; r++)
         weight_free(w->top[r]);
     weight_free(w->inv_freq);

@@ -13,6 +13,7 @@ struct weight;
 
 struct forward_layer {
     struct weight *w[ROLE_COUNT]; /* NULL where the model has none */
+    struct weight **experts[3];   /* gate, up, down: [d.n_slot]; NULL in a dense layer */
 };
 
 /* Sizes of the rank's part; from..: where it begins in the whole. */
@@ -21,6 +22,8 @@ struct forward_dims {
     int first_layer, n_layer;
     int n_head, head_from, n_kv_head, kv_from;
     int q_dim, kv_dim, n_ff, ff_from, n_vocab, vocab_from;
+    int n_slot, expert_from; /* experts that stand here */
+    int n_ff_expert, ff_expert_from, n_ff_shared, ff_shared_from;
     bool first, last; /* stage */
 };
 void forward_dims_of(const struct model_info *i, const struct forward_part *p,

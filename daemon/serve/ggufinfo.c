@@ -1,8 +1,8 @@
 /* Hyper-parameters from the keys of a GGUF file: half of modelinfo.h.
  *
  * Keys are named after the architecture ("llama.block_count"). Absent ones have the
- * defaults of the format; what would change the result but is not served (experts, other
- * RoPE scalings, files in parts) is refused rather than passed over. */
+ * defaults of the format; what would change the result but is not served (other RoPE
+ * scalings, files in parts) is refused rather than passed over. */
 #include "daemon/serve/modelinfo.h"
 
 #include <stdio.h>
@@ -83,22 +83,14 @@ static int get_family(struct source *s, struct model_info *i, struct err *e)
 static int refuse_unserved(struct source *s, struct err *e)
 {
     uint64_t parts = 1;
-    int experts = 0;
 
-    if (gguf_u64(s->g, "split.count", &parts, e) < 0 ||
-        get_int(s, "expert_count", false, &experts, e) < 0)
+    if (gguf_u64(s->g, "split.count", &parts, e) < 0)
         return -1;
     if (parts > 1)
         return blame(e, ERR_UNSUPPORTED, s->path,
                      "the file is one of %llu parts; GGUF is served as one file: join "
                      "the parts first",
                      (unsigned long long)parts);
-    if (experts > 0)
-        return blame(
-            e, ERR_UNSUPPORTED, s->path,
-            "the model is a mixture of %d experts; supported are dense models of "
-            "the families %s",
-            experts, model_families());
     return 0;
 }
 
@@ -163,6 +155,34 @@ static int get_rope(struct source *s, struct model_info *i, struct err *e)
     return 0;
 }
 
+/* A file of architecture llama with experts is Mixtral. What only the weights' use tells
+ * (is the choice normalised?) belongs to the family. */
+static int get_moe(struct source *s, struct model_info *i, struct err *e)
+{
+    struct model_moe *m = &i->moe;
+
+    if (get_int(s, "expert_count", false, &m->n_expert, e) < 0)
+        return -1;
+    if (!m->n_expert && i->family < FAMILY_MIXTRAL)
+        return 0;
+    if (i->family == FAMILY_LLAMA)
+        i->family = FAMILY_MIXTRAL;
+    if (i->family < FAMILY_MIXTRAL)
+        return blame(e, ERR_UNSUPPORTED, s->path,
+                     "a %s model of %d experts is not supported", s->arch, m->n_expert);
+    m->n_ff = i->n_ff;
+    m->scale = 1;
+    m->score = MOE_SOFTMAX;
+    m->normalise = i->family == FAMILY_MIXTRAL || i->family == FAMILY_QWEN3_MOE;
+    i->qk_norm_full = i->family == FAMILY_OLMOE;
+    if (get_int(s, "expert_used_count", true, &m->top_k, e) < 0 ||
+        get_int(s, "expert_feed_forward_length", false, &m->n_ff, e) < 0 ||
+        get_int(s, "expert_shared_feed_forward_length", false, &m->n_ff_shared, e) < 0)
+        return -1;
+    m->shared_gate = i->family == FAMILY_QWEN2_MOE && m->n_ff_shared;
+    return 0;
+}
+
 static int get_vocab(struct source *s, struct model_info *i, struct err *e)
 {
     const struct gguf_tensor *t = gguf_find(s->g, "token_embd.weight");
@@ -196,8 +216,8 @@ int modelinfo_from_gguf(const struct gguf *g, const char *path, struct model_inf
         get_int(&s, "context_length", true, &i.n_ctx, e) < 0 ||
         get_int(&s, "attention.sliding_window", false, &i.sliding_window, e) < 0 ||
         get_real(&s, "attention.layer_norm_rms_epsilon", true, &i.norm_eps, e) < 0 ||
-        get_heads(&s, &i, e) < 0 || get_rope(&s, &i, e) < 0 || get_vocab(&s, &i, e) < 0 ||
-        gguf_string(g, "general.name", &name, e) < 0)
+        get_heads(&s, &i, e) < 0 || get_rope(&s, &i, e) < 0 || get_moe(&s, &i, e) < 0 ||
+        get_vocab(&s, &i, e) < 0 || gguf_string(g, "general.name", &name, e) < 0)
         return -1;
     if (i.sliding_window >= i.n_ctx)
         i.sliding_window = 0; /* it never cuts anything off */

@@ -96,7 +96,9 @@ static int get_heads(const json_t *o, struct model_info *i, struct err *e)
         return err_param(e, ERR_CORRUPT, "num_attention_heads",
                          "num_attention_heads is 0; right is 1 or more");
     i->n_kv_head = i->n_head;
-    i->head_dim = i->family == FAMILY_QWEN3 ? 128 : i->n_embd / i->n_head;
+    i->head_dim = i->family == FAMILY_QWEN3 || i->family == FAMILY_QWEN3_MOE
+                      ? 128
+                      : i->n_embd / i->n_head;
     if (get_int(o, "num_key_value_heads", false, &i->n_kv_head, e) < 0 ||
         get_int(o, "head_dim", false, &i->head_dim, e) < 0)
         return -1;
@@ -162,30 +164,85 @@ static int get_rope(const json_t *o, struct model_info *i, struct err *e)
     return 0;
 }
 
-/* Mistral's window holds for every layer. Qwen's only where it is switched on, from
- * max_window_layers upwards: that mixture is not served. Llama has none. */
+/* The window of Mistral and Mixtral holds for every layer. Qwen's only where it is
+ * switched on, from max_window_layers upwards: that mixture is not served. Llama has
+ * none. */
 static int get_window(const json_t *o, struct model_info *i, struct err *e)
 {
-    bool on = i->family == FAMILY_MISTRAL;
+    bool all = i->family == FAMILY_MISTRAL || i->family == FAMILY_MIXTRAL, on = all;
     int first = 0;
 
-    if (i->family == FAMILY_LLAMA)
+    if (i->family == FAMILY_LLAMA || i->family == FAMILY_OLMOE)
         return 0;
     if (js_get_bool(o, "use_sliding_window", &on, e) < 0 ||
         get_int(o, "max_window_layers", false, &first, e) < 0)
         return -1;
-    if (!on || (i->family != FAMILY_MISTRAL && first >= i->n_layer))
+    if (!on || (!all && first >= i->n_layer))
         return 0;
     if (get_int(o, "sliding_window", false, &i->sliding_window, e) < 0)
         return -1;
     if (i->sliding_window >= i->n_ctx)
         i->sliding_window = 0; /* it never cuts anything off */
-    if (i->sliding_window && i->family != FAMILY_MISTRAL && first > 0)
+    if (i->sliding_window && !all && first > 0)
         return err_param(e, ERR_UNSUPPORTED, "max_window_layers",
                          "a sliding window from layer %d upwards is not supported; "
                          "supported: on every layer or none",
                          first);
     return 0;
+}
+
+/* Mixtures of experts: the spellings of the families, and what each means by them. */
+static const struct moe_row {
+    enum model_family family;
+    const char *experts, *ff; /* names of the number of experts, of an expert's width */
+    bool normalise;           /* unless norm_topk_prob says otherwise */
+    bool shared_gate;
+} moe_rows[] = {
+    {FAMILY_MIXTRAL, "num_local_experts", "intermediate_size", true, false},
+    {FAMILY_QWEN2_MOE, "num_experts", "moe_intermediate_size", false, true},
+    {FAMILY_QWEN3_MOE, "num_experts", "moe_intermediate_size", false, false},
+    {FAMILY_OLMOE, "num_experts", "intermediate_size", false, false},
+};
+
+static int refuse_moe(const json_t *o, const struct model_info *i, struct err *e)
+{
+    const json_t *dense = json_object_get(o, "mlp_only_layers");
+    int step = 1;
+
+    if (get_int(o, "decoder_sparse_step", false, &step, e) < 0)
+        return -1;
+    if (step != 1 || (json_is_array(dense) && json_array_size(dense)))
+        return err_param(e, ERR_UNSUPPORTED, "decoder_sparse_step",
+                         "layers without experts between those with are not supported");
+    if (i->moe.top_k < 1 || i->moe.top_k > i->moe.n_expert)
+        return err_param(e, ERR_CORRUPT, "num_experts_per_tok",
+                         "num_experts_per_tok is %d; right is 1 to %d", i->moe.top_k,
+                         i->moe.n_expert);
+    return 0;
+}
+
+static int get_moe(const json_t *o, struct model_info *i, struct err *e)
+{
+    const struct moe_row *row = NULL;
+    struct model_moe *m = &i->moe;
+
+    for (size_t r = 0; r < sizeof(moe_rows) / sizeof(moe_rows[0]); r++)
+        if (moe_rows[r].family == i->family)
+            row = &moe_rows[r];
+    if (!row)
+        return 0;
+    m->score = MOE_SOFTMAX;
+    m->scale = 1;
+    m->normalise = row->normalise;
+    if (get_int(o, row->experts, true, &m->n_expert, e) < 0 ||
+        get_int(o, "num_experts_per_tok", true, &m->top_k, e) < 0 ||
+        get_int(o, row->ff, true, &m->n_ff, e) < 0 ||
+        js_get_bool(o, "norm_topk_prob", &m->normalise, e) < 0 ||
+        get_int(o, "shared_expert_intermediate_size", false, &m->n_ff_shared, e) < 0)
+        return -1;
+    m->shared_gate = row->shared_gate && m->n_ff_shared;
+    i->qk_norm_full = i->family == FAMILY_OLMOE;
+    return refuse_moe(o, i, e);
 }
 
 static int get_all(const json_t *o, struct model_info *i, struct err *e)
@@ -200,7 +257,7 @@ static int get_all(const json_t *o, struct model_info *i, struct err *e)
     i->norm_eps = 1e-6f;
     if (get_real(o, "rms_norm_eps", &i->norm_eps, e) < 0 ||
         js_get_bool(o, "tie_word_embeddings", &i->tied_head, e) < 0 ||
-        get_heads(o, i, e) < 0 || get_rope(o, i, e) < 0)
+        get_heads(o, i, e) < 0 || get_rope(o, i, e) < 0 || get_moe(o, i, e) < 0)
         return -1;
     return get_window(o, i, e);
 }

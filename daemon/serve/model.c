@@ -20,8 +20,31 @@
 #include "daemon/serve/modelfiles.h"
 #include "daemon/serve/modelinfo.h"
 
-enum dim { D_ONE, D_EMBD, D_Q, D_KV, D_HEAD, D_FF, D_VOCAB, D_ROPE };
-enum need { N_ALWAYS, N_HEAD, N_FREQS, N_BIAS, N_NORM };
+enum dim {
+    D_ONE,
+    D_EMBD,
+    D_Q,
+    D_KV,
+    D_QNORM,
+    D_KNORM,
+    D_FF,
+    D_VOCAB,
+    D_ROPE,
+    D_EXPERTS,
+    D_FF_EXPERT,
+    D_FF_SHARED
+};
+enum need {
+    N_ALWAYS,
+    N_HEAD,
+    N_FREQS,
+    N_BIAS,
+    N_NORM,
+    N_FFN,
+    N_MOE,
+    N_SHARED,
+    N_SH_GATE
+};
 
 static const struct {
     const char *gguf, *hf;
@@ -47,13 +70,33 @@ static const struct {
     [ROLE_Q_BIAS] = {D_ONE, D_Q, N_BIAS},
     [ROLE_K_BIAS] = {D_ONE, D_KV, N_BIAS},
     [ROLE_V_BIAS] = {D_ONE, D_KV, N_BIAS},
-    [ROLE_Q_NORM] = {D_ONE, D_HEAD, N_NORM},
-    [ROLE_K_NORM] = {D_ONE, D_HEAD, N_NORM},
+    [ROLE_Q_NORM] = {D_ONE, D_QNORM, N_NORM},
+    [ROLE_K_NORM] = {D_ONE, D_KNORM, N_NORM},
     [ROLE_O] = {D_EMBD, D_Q, N_ALWAYS},
     [ROLE_FFN_NORM] = {D_ONE, D_EMBD, N_ALWAYS},
-    [ROLE_GATE] = {D_FF, D_EMBD, N_ALWAYS},
-    [ROLE_UP] = {D_FF, D_EMBD, N_ALWAYS},
-    [ROLE_DOWN] = {D_EMBD, D_FF, N_ALWAYS},
+    [ROLE_GATE] = {D_FF, D_EMBD, N_FFN},
+    [ROLE_UP] = {D_FF, D_EMBD, N_FFN},
+    [ROLE_DOWN] = {D_EMBD, D_FF, N_FFN},
+    [ROLE_ROUTER] = {D_EXPERTS, D_EMBD, N_MOE},
+    [ROLE_SH_ROUTER] = {D_ONE, D_EMBD, N_SH_GATE},
+    [ROLE_SH_GATE] = {D_FF_SHARED, D_EMBD, N_SHARED},
+    [ROLE_SH_UP] = {D_FF_SHARED, D_EMBD, N_SHARED},
+    [ROLE_SH_DOWN] = {D_EMBD, D_FF_SHARED, N_SHARED},
+    [ROLE_EXP_GATE] = {D_FF_EXPERT, D_EMBD, N_MOE},
+    [ROLE_EXP_UP] = {D_FF_EXPERT, D_EMBD, N_MOE},
+    [ROLE_EXP_DOWN] = {D_EMBD, D_FF_EXPERT, N_MOE},
+};
+
+/* Families that call a role otherwise in a folder. */
+static const struct {
+    enum model_family family;
+    enum model_role role;
+    const char *hf;
+} other_names[] = {
+    {FAMILY_MIXTRAL, ROLE_ROUTER, "block_sparse_moe.gate.weight"},
+    {FAMILY_MIXTRAL, ROLE_EXP_GATE, "block_sparse_moe.experts.%d.w1.weight"},
+    {FAMILY_MIXTRAL, ROLE_EXP_UP, "block_sparse_moe.experts.%d.w3.weight"},
+    {FAMILY_MIXTRAL, ROLE_EXP_DOWN, "block_sparse_moe.experts.%d.w2.weight"},
 };
 
 /* What a family always has; others have it when the file does. */
@@ -65,6 +108,10 @@ static const struct {
     [FAMILY_MISTRAL] = {"mistral", false, false},
     [FAMILY_QWEN2] = {"qwen2", true, false},
     [FAMILY_QWEN3] = {"qwen3", false, true},
+    [FAMILY_MIXTRAL] = {"mixtral", false, false},
+    [FAMILY_QWEN2_MOE] = {"qwen2_moe", true, false},
+    [FAMILY_QWEN3_MOE] = {"qwen3_moe", false, true},
+    [FAMILY_OLMOE] = {"olmoe", false, true},
 };
 
 struct model {
@@ -73,6 +120,7 @@ struct model {
     struct arena *arena;          /* owns the names of tensors */
     const char *prefix;           /* of a folder's tensor names */
     struct model_tensor *tensors; /* [n_layer + 1][ROLE_COUNT]; row 0: not per layer */
+    struct model_tensor *experts; /* [n_layer][gate, up, down][n_expert] */
     void **copies;
     size_t n_copies;
 };
@@ -81,12 +129,28 @@ struct tensor_name {
     char s[96];
 };
 
+static const char *hf_name(const struct model *m, enum model_role role)
+{
+    for (size_t i = 0; i < sizeof(other_names) / sizeof(other_names[0]); i++)
+        if (other_names[i].family == m->info.family && other_names[i].role == role)
+            return other_names[i].hf;
+    return names[role].hf;
+}
+
+/* expert: its number where a folder has a tensor for each. */
 static const char *role_name(const struct model *m, enum model_role role, int layer,
-                             struct tensor_name *n)
+                             int expert, struct tensor_name *n)
 {
     bool gguf = modelfiles_gguf(m->files) != NULL;
-    const char *s = gguf ? names[role].gguf : names[role].hf;
+    const char *s = gguf ? names[role].gguf : hf_name(m, role);
+    const char *number = gguf ? NULL : strstr(s, "%d");
+    char part[72];
 
+    if (number) {
+        snprintf(part, sizeof(part), "%.*s%d%s", (int)(number - s), s, expert,
+                 number + 2);
+        s = part;
+    }
     if (names[role].per_layer && gguf)
         snprintf(n->s, sizeof(n->s), "blk.%d.%s", layer, s);
     else if (names[role].per_layer)
@@ -103,7 +167,7 @@ static bool has_role(const struct model *m, enum model_role role, int layer)
     struct file_tensor t;
     struct tensor_name n;
 
-    return modelfiles_find(m->files, role_name(m, role, layer, &n), &t);
+    return modelfiles_find(m->files, role_name(m, role, layer, 0, &n), &t);
 }
 
 static int dim_of(const struct model_info *i, enum dim d)
@@ -115,8 +179,16 @@ static int dim_of(const struct model_info *i, enum dim d)
         return i->n_head * i->head_dim;
     case D_KV:
         return i->n_kv_head * i->head_dim;
-    case D_HEAD:
-        return i->head_dim;
+    case D_QNORM:
+        return i->qk_norm_full ? i->n_head * i->head_dim : i->head_dim;
+    case D_KNORM:
+        return i->qk_norm_full ? i->n_kv_head * i->head_dim : i->head_dim;
+    case D_EXPERTS:
+        return i->moe.n_expert;
+    case D_FF_EXPERT:
+        return i->moe.n_ff;
+    case D_FF_SHARED:
+        return i->moe.n_ff_shared;
     case D_FF:
         return i->n_ff;
     case D_VOCAB:
@@ -128,17 +200,28 @@ static int dim_of(const struct model_info *i, enum dim d)
     }
 }
 
-static bool needed(const struct model *m, enum model_role role)
+static bool needed(const struct model *m, enum model_role role, int layer)
 {
+    const struct model_info *i = &m->info;
+    bool moe = model_moe_layer(i, layer);
+
     switch (shapes[role].need) {
     case N_HEAD:
-        return !m->info.tied_head;
+        return !i->tied_head;
     case N_FREQS:
-        return m->info.rope_scaling == ROPE_LLAMA3 && !m->info.rope_orig_ctx;
+        return i->rope_scaling == ROPE_LLAMA3 && !i->rope_orig_ctx;
     case N_BIAS:
-        return m->info.qkv_bias;
+        return i->qkv_bias;
     case N_NORM:
-        return m->info.qk_norm;
+        return i->qk_norm;
+    case N_FFN:
+        return !moe;
+    case N_MOE:
+        return moe;
+    case N_SHARED:
+        return moe && i->moe.n_ff_shared;
+    case N_SH_GATE:
+        return moe && i->moe.shared_gate;
     default:
         return true;
     }
@@ -147,7 +230,7 @@ static bool needed(const struct model *m, enum model_role role)
 /* ---- one tensor ---- */
 
 static int check_tensor(const struct model *m, enum model_role role,
-                        const struct file_tensor *t, struct err *e)
+                        const struct file_tensor *t, uint64_t planes, struct err *e)
 {
     uint64_t rows = (uint64_t)dim_of(&m->info, shapes[role].rows);
     uint64_t cols = (uint64_t)dim_of(&m->info, shapes[role].cols);
@@ -167,8 +250,12 @@ static int check_tensor(const struct model *m, enum model_role role,
 #undef X
                          "(of these F32, F16 and BF16 in safetensors)",
                      b.s, t->type);
-    if (t->rows != rows || t->cols != cols) {
-        if (!t->rows)
+    if (t->planes != planes && planes > 1)
+        return blame(e, ERR_CORRUPT, t->file,
+                     "tensor '%s' is of %llu experts; this model has %llu", b.s,
+                     (unsigned long long)t->planes, (unsigned long long)planes);
+    if (t->rows != rows || t->cols != cols || t->planes != planes) {
+        if (!t->rows || t->planes != planes)
             return blame(e, ERR_CORRUPT, t->file,
                          "tensor '%s' has more than two dimensions; right is %llu x %llu "
                          "(rows x columns)",
@@ -204,6 +291,61 @@ static int aligned_copy(struct model *m, struct model_tensor *t, struct err *e)
     return 0;
 }
 
+static int find_tensor(const struct model *m, enum model_role role, const char *name,
+                       struct file_tensor *ret, struct err *e)
+{
+    if (modelfiles_find(m->files, name, ret))
+        return 0;
+    return blame(e, ERR_CORRUPT, modelfiles_path(m->files),
+                 "tensor '%s' is missing: a %s model with %d layers needs it, with "
+                 "%d x %d values (rows x columns)",
+                 name, families[m->info.family].name, m->info.n_layer,
+                 dim_of(&m->info, shapes[role].rows),
+                 dim_of(&m->info, shapes[role].cols));
+}
+
+static struct model_tensor tensor_of(struct model *m, const char *name,
+                                     const struct file_tensor *t)
+{
+    return (struct model_tensor){
+        .name = arena_strndup(m->arena, name, strlen(name)),
+        .file = t->file,
+        .type = (enum dtype)t->dtype,
+        .rows = (int)t->rows,
+        .cols = (int)t->cols,
+        .data = t->data,
+        .bytes = t->bytes / t->planes,
+    };
+}
+
+/* The tensors of all experts of a layer: planes of one, or one each. */
+static int load_experts(struct model *m, enum model_role role, int layer, struct err *e)
+{
+    int n = m->info.moe.n_expert;
+    bool merged = modelfiles_gguf(m->files) != NULL;
+    struct model_tensor *out =
+        m->experts + ((size_t)layer * 3 + (size_t)(role - ROLE_EXP_GATE)) * (size_t)n;
+    struct tensor_name name;
+    struct file_tensor t;
+
+    for (int x = 0; x < n; x++) {
+        if (!merged || x == 0) {
+            role_name(m, role, layer, x, &name);
+            if (find_tensor(m, role, name.s, &t, e) < 0 ||
+                check_tensor(m, role, &t, merged ? (uint64_t)n : 1, e) < 0)
+                return -1;
+            m->info.n_tensors++;
+            m->info.n_params += t.rows * t.cols * t.planes;
+        }
+        out[x] = tensor_of(m, name.s, &t);
+        if (merged)
+            out[x].data = (const char *)t.data + (size_t)x * out[x].bytes;
+        if (aligned_copy(m, &out[x], e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int load_role(struct model *m, enum model_role role, int layer, struct err *e)
 {
     struct model_tensor *out =
@@ -211,25 +353,12 @@ static int load_role(struct model *m, enum model_role role, int layer, struct er
     struct tensor_name n;
     struct file_tensor t;
 
-    role_name(m, role, layer, &n);
-    if (!modelfiles_find(m->files, n.s, &t))
-        return blame(e, ERR_CORRUPT, modelfiles_path(m->files),
-                     "tensor '%s' is missing: a %s model with %d layers needs it, with "
-                     "%d x %d values (rows x columns)",
-                     n.s, families[m->info.family].name, m->info.n_layer,
-                     dim_of(&m->info, shapes[role].rows),
-                     dim_of(&m->info, shapes[role].cols));
-    if (check_tensor(m, role, &t, e) < 0)
+    if (model_role_is_expert(role))
+        return load_experts(m, role, layer, e);
+    role_name(m, role, layer, 0, &n);
+    if (find_tensor(m, role, n.s, &t, e) < 0 || check_tensor(m, role, &t, 1, e) < 0)
         return -1;
-    *out = (struct model_tensor){
-        .name = arena_strndup(m->arena, n.s, strlen(n.s)),
-        .file = t.file,
-        .type = (enum dtype)t.dtype,
-        .rows = (int)t.rows,
-        .cols = (int)t.cols,
-        .data = t.data,
-        .bytes = t.bytes,
-    };
+    *out = tensor_of(m, n.s, &t);
     m->info.n_tensors++;
     if (role != ROLE_ROPE_FREQS) /* a rule, not learnt */
         m->info.n_params += t.rows * t.cols;
@@ -238,16 +367,18 @@ static int load_role(struct model *m, enum model_role role, int layer, struct er
 
 static int load_tensors(struct model *m, struct err *e)
 {
-    m->tensors =
-        try_calloc((size_t)(m->info.n_layer + 1) * ROLE_COUNT, sizeof(*m->tensors));
-    if (!m->tensors)
+    size_t layers = (size_t)m->info.n_layer, experts = (size_t)m->info.moe.n_expert;
+
+    m->tensors = try_calloc((layers + 1) * ROLE_COUNT, sizeof(*m->tensors));
+    m->experts = try_calloc(layers * 3 * experts + 1, sizeof(*m->experts));
+    if (!m->tensors || !m->experts)
         return blame(e, ERR_NOMEM, modelfiles_path(m->files),
                      "no memory for the tensor table of %d layers", m->info.n_layer);
     for (int role = 0; role < ROLE_COUNT; role++) {
         int n = names[role].per_layer ? m->info.n_layer : 1;
 
-        for (int layer = 0; needed(m, role) && layer < n; layer++)
-            if (load_role(m, role, layer, e) < 0)
+        for (int layer = 0; layer < n; layer++)
+            if (needed(m, role, layer) && load_role(m, role, layer, e) < 0)
                 return -1;
     }
     return 0;
@@ -302,8 +433,8 @@ static int check_left_over(struct model *m, const struct file_tensor *t, struct 
     if (!part || !(ends_with(part, ".bias") || ends_with(part, "norm.weight")))
         return 0;
     for (int role = 0; role < ROLE_COUNT; role++)
-        if (names[role].per_layer && needed(m, role) &&
-            !strcmp(gguf ? names[role].gguf : names[role].hf, part))
+        if (names[role].per_layer && needed(m, role, layer) &&
+            !strcmp(gguf ? names[role].gguf : hf_name(m, role), part))
             return 0;
     return blame(e, ERR_UNSUPPORTED, t->file,
                  "tensor '%s' is no part of a %s model as it is served: without it the "
@@ -336,6 +467,10 @@ static void set_main_type(struct model *m)
     for (size_t i = 0; i < n; i++)
         if (m->tensors[i].data && m->tensors[i].rows > 1)
             bytes[m->tensors[i].type] += m->tensors[i].bytes;
+    n = (size_t)m->info.n_layer * 3 * (size_t)m->info.moe.n_expert;
+    for (size_t i = 0; i < n; i++)
+        if (m->experts[i].data)
+            bytes[m->experts[i].type] += m->experts[i].bytes;
     for (int t = 1; t < DT_COUNT; t++)
         if (bytes[t] > bytes[best])
             best = t;
@@ -431,6 +566,7 @@ void model_free(struct model *m)
         free(m->copies[i]);
     free(m->copies);
     free(m->tensors);
+    free(m->experts);
     arena_free(m->arena);
     modelfiles_close(m->files);
     free(m);
@@ -447,6 +583,20 @@ const struct model_tensor *model_tensor(const struct model *m, enum model_role r
     if (row > (size_t)m->info.n_layer)
         return NULL;
     t = &m->tensors[row * ROLE_COUNT + role];
+    return t->data ? t : NULL;
+}
+
+const struct model_tensor *model_expert(const struct model *m, enum model_role role,
+                                        int layer, int expert)
+{
+    size_t n = (size_t)m->info.moe.n_expert;
+    const struct model_tensor *t;
+
+    if (layer >= m->info.n_layer || expert >= m->info.moe.n_expert ||
+        !model_moe_layer(&m->info, layer))
+        return NULL;
+    t = &m->experts[((size_t)layer * 3 + (size_t)(role - ROLE_EXP_GATE)) * n +
+                    (size_t)expert];
     return t->data ? t : NULL;
 }
 

@@ -25,7 +25,11 @@ struct model;
     X(LLAMA, "llama", "llama")                                                           \
     X(MISTRAL, "mistral", "llama")                                                       \
     X(QWEN2, "qwen2", "qwen2")                                                           \
-    X(QWEN3, "qwen3", "qwen3")
+    X(QWEN3, "qwen3", "qwen3")                                                           \
+    X(MIXTRAL, "mixtral", "llama")                                                       \
+    X(QWEN2_MOE, "qwen2_moe", "qwen2moe")                                                \
+    X(QWEN3_MOE, "qwen3_moe", "qwen3moe")                                                \
+    X(OLMOE, "olmoe", "olmoe")
 
 enum model_family {
 #define X(id, hf, gguf) FAMILY_##id,
@@ -35,6 +39,22 @@ enum model_family {
 };
 
 enum rope_scaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3 };
+
+/* How a router turns its logits into k experts and their weights. */
+enum moe_score {
+    MOE_SOFTMAX, /* softmax over all, then the k largest */
+    MOE_SIGMOID  /* sigmoid of each, chosen with a correction bias */
+};
+struct model_moe {
+    int n_expert, top_k; /* n_expert 0 = a dense model */
+    int n_ff;            /* of one routed expert */
+    int n_dense;         /* first layers that have a plain FFN of model_info.n_ff */
+    int n_ff_shared;     /* of the experts that every token has, 0 = none */
+    bool shared_gate;    /* their sum is weighed by a sigmoid */
+    enum moe_score score;
+    bool normalise; /* the k weights sum to 1, then scale */
+    float scale;
+};
 
 struct model_info {
     enum model_family family;
@@ -47,6 +67,8 @@ struct model_info {
     float rope_factor, rope_low_freq, rope_high_freq; /* of ROPE_LINEAR, ROPE_LLAMA3 */
     int rope_orig_ctx; /* 0: ROPE_LLAMA3's factors are a tensor, ROLE_ROPE_FREQS */
     bool qk_norm, qkv_bias, tied_head;
+    bool qk_norm_full; /* the norm is over all heads together (OLMoE) */
+    struct model_moe moe;
     int sliding_window;       /* 0 = none */
     int n_tensors, n_ignored; /* of the files: used, and passed over as unknown */
     uint64_t n_params;
@@ -55,7 +77,8 @@ struct model_info {
     char main_type[8]; /* most frequent matrix type by bytes, e.g. "Q4_1" */
 };
 
-/* Roles of tensors; per layer unless said. */
+/* Roles of tensors; per layer unless said. Those of experts are one tensor for all in
+ * GGUF and one each in a folder (%d). */
 #define MODEL_ROLE_MAP(X)                                                                \
     X(TOK_EMBD, "token_embd.weight", "model.embed_tokens.weight", 0)                     \
     X(OUT_NORM, "output_norm.weight", "model.norm.weight", 0)                            \
@@ -74,7 +97,15 @@ struct model_info {
     X(FFN_NORM, "ffn_norm.weight", "post_attention_layernorm.weight", 1)                 \
     X(GATE, "ffn_gate.weight", "mlp.gate_proj.weight", 1)                                \
     X(UP, "ffn_up.weight", "mlp.up_proj.weight", 1)                                      \
-    X(DOWN, "ffn_down.weight", "mlp.down_proj.weight", 1)
+    X(DOWN, "ffn_down.weight", "mlp.down_proj.weight", 1)                                \
+    X(ROUTER, "ffn_gate_inp.weight", "mlp.gate.weight", 1)                               \
+    X(SH_ROUTER, "ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", 1)        \
+    X(SH_GATE, "ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", 1)         \
+    X(SH_UP, "ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", 1)               \
+    X(SH_DOWN, "ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", 1)         \
+    X(EXP_GATE, "ffn_gate_exps.weight", "mlp.experts.%d.gate_proj.weight", 1)            \
+    X(EXP_UP, "ffn_up_exps.weight", "mlp.experts.%d.up_proj.weight", 1)                  \
+    X(EXP_DOWN, "ffn_down_exps.weight", "mlp.experts.%d.down_proj.weight", 1)
 
 enum model_role {
 #define X(id, gguf, hf, per_layer) ROLE_##id,
@@ -102,6 +133,18 @@ const struct model_info *model_info(const struct model *m);
 /* NULL when the model has no such tensor (a bias, a tied head). */
 const struct model_tensor *model_tensor(const struct model *m, enum model_role role,
                                         int layer);
+/* The part of one expert: ROLE_EXP_*; NULL in a dense layer. */
+const struct model_tensor *model_expert(const struct model *m, enum model_role role,
+                                        int layer, int expert);
+static inline bool model_role_is_expert(enum model_role r)
+{
+    return r == ROLE_EXP_GATE || r == ROLE_EXP_UP || r == ROLE_EXP_DOWN;
+}
+/* Has this layer experts? */
+static inline bool model_moe_layer(const struct model_info *i, int layer)
+{
+    return i->moe.n_expert > 0 && layer >= i->moe.n_dense;
+}
 /* The pages of a tensor are not needed any more (it was repacked). */
 void model_drop_pages(const struct model *m, const struct model_tensor *t);
 /* RoPE inverse frequencies with the model's scaling: out[rope_dim / 2]. */
@@ -111,7 +154,7 @@ void model_inv_freq(const struct model *m, float *out);
 struct gguf;
 const struct gguf *model_gguf(const struct model *m); /* NULL for a folder */
 const char *model_dir(const struct model *m);         /* NULL for GGUF */
-/* "llama, mistral, qwen2, qwen3" */
+/* "llama, mistral, qwen2, .." */
 const char *model_families(void);
 
 #endif

@@ -206,13 +206,13 @@ void modelfiles_close(struct modelfiles *f)
 /* dims[0] is the outermost. */
 static void set_shape(struct file_tensor *t, const uint64_t *dims, int n)
 {
-    t->rows = t->cols = 1;
-    for (; n > 2 && dims[0] == 1; n--)
+    t->planes = t->rows = t->cols = 1;
+    for (; n > 3 && dims[0] == 1; n--)
         dims++;
     if (n > 2)
-        t->rows = 0;
-    if (n == 2)
-        t->rows = dims[0];
+        t->planes = dims[n - 3];
+    if (n > 1)
+        t->rows = n > 3 ? 0 : dims[n - 2];
     if (n > 0)
         t->cols = dims[n - 1];
 }

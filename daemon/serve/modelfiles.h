@@ -15,15 +15,16 @@ struct gguf;
 struct map;
 struct modelfiles;
 
-/* A tensor as a matrix: rows of cols elements, a vector is one row. More than two
- * dimensions that are not 1 leave rows 0. Borrowed from the files. */
+/* A tensor as planes of matrices: rows of cols elements, a vector is one row, a matrix
+ * one plane. More than three dimensions that are not 1 leave rows 0. Borrowed from the
+ * files. */
 struct file_tensor {
     const char *name;
     size_t name_len;
     const char *file;
     int dtype;        /* enum dtype, -1 when not served */
     const char *type; /* its name, served or not */
-    uint64_t rows, cols;
+    uint64_t planes, rows, cols;
     const void *data;
     uint64_t bytes;
 };

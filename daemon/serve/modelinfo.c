@@ -89,6 +89,15 @@ int modelinfo_check(const struct model_info *i, const char *path, struct err *e)
         return blame(e, ERR_CORRUPT, path,
                      "%d attention heads cannot share %d key-value heads evenly",
                      i->n_head, i->n_kv_head);
+    if (i->moe.n_expert &&
+        (i->moe.n_expert > 4096 || i->moe.top_k < 1 || i->moe.top_k > 64 ||
+         i->moe.top_k > i->moe.n_expert || i->moe.n_ff < 1 || i->moe.n_ff > 1 << 20 ||
+         i->moe.n_ff_shared < 0 || i->moe.n_ff_shared > 1 << 20))
+        return blame(e, ERR_CORRUPT, path,
+                     "%d experts, %d a token, of width %d (shared %d); served are up to "
+                     "4096, 64 a token, widths up to %d",
+                     i->moe.n_expert, i->moe.top_k, i->moe.n_ff, i->moe.n_ff_shared,
+                     1 << 20);
     if (i->head_dim % 2)
         return blame(e, ERR_CORRUPT, path, "head_dim is %d; right is an even number",
                      i->head_dim);

@@ -25,9 +25,12 @@ static struct forward_part part_of(const struct rank *r)
         .tp_at = at->at[MESH_TP],
         .pp = m->size[MESH_PP],
         .pp_at = at->at[MESH_PP],
+        .ep = m->size[MESH_EP],
+        .ep_at = at->at[MESH_EP],
         .sp = m->layout.sp,
         .tp_comm = r->comm[MESH_TP],
         .pp_comm = r->comm[MESH_PP],
+        .ep_comm = r->comm[MESH_EP],
     };
 }
 

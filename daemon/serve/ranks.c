@@ -339,11 +339,11 @@ static void share_threads(struct ranks *r, int i, struct backend_cfg *ret)
 /* What the engine cannot do yet, in one sentence. */
 static int check_layout(const struct layout *l, const struct model_info *i, struct err *e)
 {
-    const struct forward_part p = {.tp = l->tp, .pp = l->pp, .sp = l->sp};
+    const struct forward_part p = {.tp = l->tp, .pp = l->pp, .ep = l->ep, .sp = l->sp};
 
-    if (l->cp > 1 || l->adp > 1 || l->ep > 1)
+    if (l->cp > 1 || l->adp > 1)
         return err_param(e, ERR_UNSUPPORTED, "layout",
-                         "the engine runs layouts of tp, sp and pp; cp, adp and ep are "
+                         "the engine runs layouts of tp, sp, pp and ep; cp and adp are "
                          "planned but not run yet");
     return forward_part_check(i, &p, e);
 }

@@ -118,6 +118,8 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
                                       .tp_at = at->at[MESH_TP],
                                       .pp = r->m->size[MESH_PP],
                                       .pp_at = at->at[MESH_PP],
+                                      .ep = r->m->size[MESH_EP],
+                                      .ep_at = at->at[MESH_EP],
                                       .sp = r->m->layout.sp}};
     struct backend_cfg bc = {.name = r->job->backend, .n_threads = 1, .isa = r->job->isa};
     struct backend *b = NULL;
@@ -125,7 +127,8 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
 
     r->rc = forward_part_check(model_info(m), &fc.part, &r->e) < 0 ||
                     mesh_join(r, MESH_TP, &fc.part.tp_comm) < 0 ||
-                    mesh_join(r, MESH_PP, &fc.part.pp_comm) < 0
+                    mesh_join(r, MESH_PP, &fc.part.pp_comm) < 0 ||
+                    mesh_join(r, MESH_EP, &fc.part.ep_comm) < 0
                 ? -1
                 : 0;
     if (r->rc < 0)
@@ -146,6 +149,7 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
     backend_close(b);
     comm_leave(fc.part.tp_comm);
     comm_leave(fc.part.pp_comm);
+    comm_leave(fc.part.ep_comm);
 }
 
 static inline void *mesh_main(void *arg)

@@ -121,6 +121,41 @@ static void test_qwen3(void **state)
     compare("qwen3", "cpu", 7, dense, N_DENSE); /* decode-like: few rows a step */
 }
 
+/* Experts whole on their ranks (ep), or each cut by width (ep 1); distinct random ones,
+ * so that a row at the wrong expert shows. */
+static const char *const experts[] = {
+    "tp2 ep2", "tp4 ep4", "tp2 ep2 sp", "tp4 ep4 sp",  "tp2",
+    "tp4",     "tp2 sp",  "pp2",        "tp2 pp2 ep2", "tp4 pp2 ep4 sp"};
+enum { N_EXPERTS = sizeof(experts) / sizeof(experts[0]) };
+
+static void test_qwen3_moe(void **state)
+{
+    (void)state;
+    compare("qwen3_moe", "cpu", 64, experts, N_EXPERTS);
+}
+
+static void test_qwen2_moe(void **state)
+{
+    (void)state;
+    compare("qwen2_moe", "cpu", 5, experts, N_EXPERTS);
+}
+
+static void test_mixtral(void **state)
+{
+    static const char *const some[] = {"tp4 ep4", "tp2 pp2 ep2 sp", "tp4"};
+
+    (void)state;
+    compare("mixtral", "cpu", 33, some, 3);
+}
+
+static void test_one_row_experts(void **state)
+{
+    static const char *const some[] = {"tp4 ep4", "tp4 ep4 sp"};
+
+    (void)state;
+    compare("qwen3_moe", "cpu", 1, some, 2); /* ranks without any row of their own */
+}
+
 static void test_one_row(void **state)
 {
     static const char *const some[] = {"tp4 sp", "pp2", "tp2 pp2 sp"};
@@ -135,6 +170,7 @@ static void test_far(void **state)
 
     (void)state;
     compare("llama", "far", 16, some, 2);
+    compare("qwen2_moe", "far", 16, (const char *const[]){"tp2 ep2"}, 1);
 }
 
 /* ---- what does not divide ---- */
@@ -163,6 +199,7 @@ static void refused(const char *layout, const char *why)
 static void test_refused(void **state)
 {
     (void)state;
+    refused("tp2 ep2", "a dense model has no experts");
     refused("tp3", "tp 3 does not divide the model's 4 attention heads");
     refused("tp8", "tp 8 does not divide the model's 4 attention heads");
     refused("pp3", "pp 3 is more than the 2 layers");
@@ -235,9 +272,11 @@ static void test_memory(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_llama),   cmocka_unit_test(test_qwen3),
-    cmocka_unit_test(test_one_row), cmocka_unit_test(test_far),
-    cmocka_unit_test(test_refused), cmocka_unit_test(test_bytes),
+    cmocka_unit_test(test_llama),     cmocka_unit_test(test_qwen3),
+    cmocka_unit_test(test_qwen3_moe), cmocka_unit_test(test_qwen2_moe),
+    cmocka_unit_test(test_mixtral),   cmocka_unit_test(test_one_row_experts),
+    cmocka_unit_test(test_one_row),   cmocka_unit_test(test_far),
+    cmocka_unit_test(test_refused),   cmocka_unit_test(test_bytes),
     cmocka_unit_test(test_memory),
 };
 TEST_MAIN("mesh", tests)

@@ -361,7 +361,7 @@ static void test_layout_refused(void **state)
         const char *layout, *says;
     } cases[] = {{"tp3", "tp 3 does not divide the model's 4 attention heads"},
                  {"pp4", "pp 4 is more than the 2 layers"},
-                 {"cp2", "cp, adp and ep are planned but not run yet"}};
+                 {"cp2", "cp and adp are planned but not run yet"}};
     struct rank r;
     struct err e = {0};
 

@@ -1,0 +1,388 @@
+/* daemon/serve/forward_moe.c - a layer of experts: route, go to the experts, combine.
+ *
+ * Experts here (ep 1): the pairs (row, choice) are grouped by expert, each expert's rows
+ * go through its FFN, and the k results of a row are summed in order of its choices. With
+ * tp every rank has a part of each expert's width and the sum is completed over the
+ * group, as in a plain FFN.
+ *
+ * Experts apart (ep = tp): each rank has its own rows (all ranks know all rows when sp is
+ * off, so each takes its share). Pairs travel to the rank that their expert stands on and
+ * their results come back in the same order, unreduced: they are summed at home in order
+ * of the choices. So a row's result is the same to the bit wherever its experts stand and
+ * whatever else is in the batch. Where an expert stands says a table on the device
+ * (rank_of, slot_of). Shared experts run at home on the rank's own rows. */
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "daemon/serve/forward_impl.h"
+
+/* Device integers of a layer's run, one after the other in `ints`. */
+struct moe_ints {
+    int ids, slot, pos, order, start, send, recv, back, got, rank_of, slot_of, len;
+};
+
+struct forward_moe {
+    int max_home, max_pairs,
+        max_here; /* rows at home; their pairs; pairs at my experts */
+    struct moe_ints at;
+    struct dbuf *ints;
+    struct dbuf *logits, *weights;       /* [max_home, n_expert], [max_home, k] */
+    struct dbuf *out, *in, *done, *back; /* pairs x n_embd: ep */
+    struct dbuf *tile_x, *tile_a, *tile_y, *gate, *extra;
+    int32_t *table; /* host copy of rank_of and slot_of until it was uploaded */
+};
+
+/* ---- life ---- */
+
+static int take(struct moe_ints *a, int n)
+{
+    int at = (a->len + 15) & ~15;
+
+    a->len = at + n;
+    return at;
+}
+
+static void lay_out(struct forward_moe *m, const struct forward *f)
+{
+    const struct model_moe *x = &f->w.info.moe;
+    int ep = f->cfg.part.ep;
+    struct moe_ints *a = &m->at;
+
+    a->ids = take(a, m->max_pairs);
+    a->slot = take(a, m->max_pairs);
+    a->pos = take(a, m->max_pairs);
+    a->got = take(a, m->max_here);
+    a->order = take(a, m->max_here);
+    a->start = take(a, max_int(f->w.d.n_slot, x->n_expert) + 1);
+    a->send = take(a, ep);
+    a->recv = take(a, ep);
+    a->back = take(a, ep);
+    a->rank_of = take(a, x->n_expert);
+    a->slot_of = take(a, x->n_expert);
+}
+
+static int new_floats(struct forward *f, struct dbuf **ret, int rows, int cols,
+                      struct err *e)
+{
+    size_t n;
+
+    if (size_mul((size_t)rows, (size_t)cols, &n) < 0 ||
+        size_mul(n, sizeof(float), &n) < 0)
+        return err_set(e, ERR_TOOBIG, "a buffer of %d x %d is too large", rows, cols);
+    return n ? dbuf_new(f->b, n, ret, e) : 0;
+}
+
+/* Expert i stands on the rank whose share it is in. */
+static int upload_table(struct forward *f, struct forward_moe *m, struct err *e)
+{
+    int n = f->w.info.moe.n_expert, ep = f->cfg.part.ep;
+    int32_t *rank_of, *slot_of;
+
+    m->table = xcalloc((size_t)n * 2, sizeof(int32_t));
+    rank_of = m->table;
+    slot_of = m->table + n;
+    for (int r = 0; r < ep; r++) {
+        int64_t from, to;
+
+        comm_shard(n, ep, r, &from, &to);
+        for (int64_t x = from; x < to; x++) {
+            rank_of[x] = r;
+            slot_of[x] = (int32_t)(x - from);
+        }
+    }
+    if (stream_upload(f->s, m->ints, (size_t)m->at.rank_of * 4, rank_of, (size_t)n * 4,
+                      e) < 0 ||
+        stream_upload(f->s, m->ints, (size_t)m->at.slot_of * 4, slot_of, (size_t)n * 4,
+                      e) < 0)
+        return -1;
+    return stream_sync(f->s, e);
+}
+
+static int new_buffers(struct forward *f, struct forward_moe *m, struct err *e)
+{
+    const struct model_moe *x = &f->w.info.moe;
+    int embd = f->w.info.n_embd, tile = f->cfg.max_rows;
+    bool ep = f->cfg.part.ep > 1;
+    const struct {
+        struct dbuf **at;
+        int rows, cols;
+    } bufs[] = {
+        {&m->logits, m->max_home, x->n_expert},
+        {&m->weights, m->max_home, x->top_k},
+        {&m->out, ep ? m->max_pairs : 0, embd},
+        {&m->in, ep ? m->max_here : 0, embd},
+        {&m->done, m->max_here, embd},
+        {&m->back, ep ? m->max_pairs : 0, embd},
+        {&m->tile_x, tile, embd},
+        {&m->tile_a, tile, f->w.d.n_ff_expert},
+        {&m->tile_y, tile, embd},
+        {&m->gate, x->shared_gate ? m->max_home : 0, 1},
+        {&m->extra, x->shared_gate ? m->max_home : 0, embd},
+    };
+
+    for (size_t i = 0; i < sizeof(bufs) / sizeof(bufs[0]); i++)
+        if (new_floats(f, bufs[i].at, bufs[i].rows, bufs[i].cols, e) < 0)
+            return -1;
+    return dbuf_new(f->b, (size_t)m->at.len * sizeof(int32_t), &m->ints, e);
+}
+
+int forward_moe_new(struct forward *f, struct err *e)
+{
+    const struct model_moe *x = &f->w.info.moe;
+    int ep = f->cfg.part.ep, rows = f->cfg.max_rows;
+    struct forward_moe *m;
+
+    if (!x->n_expert)
+        return 0;
+    m = f->moe = xcalloc(1, sizeof(*m));
+    m->max_home = ep > 1 ? (rows + ep - 1) / ep : rows;
+    if ((int64_t)rows * x->top_k > INT32_MAX / 4)
+        return err_set(e, ERR_TOOBIG, "%d rows of %d experts each", rows, x->top_k);
+    m->max_pairs = m->max_home * x->top_k;
+    m->max_here = rows * x->top_k; /* the worst skew: all of them */
+    lay_out(m, f);
+    if (new_buffers(f, m, e) < 0)
+        return -1;
+    return upload_table(f, m, e);
+}
+
+void forward_moe_free(struct forward *f)
+{
+    struct forward_moe *m = f->moe;
+
+    if (!m)
+        return;
+    struct dbuf *bufs[] = {m->ints, m->logits, m->weights, m->out,    m->in,   m->done,
+                           m->back, m->tile_x, m->tile_a,  m->tile_y, m->gate, m->extra};
+    for (size_t i = 0; i < sizeof(bufs) / sizeof(bufs[0]); i++)
+        dbuf_free(bufs[i]);
+    free(m->table);
+    free(m);
+}
+
+/* ---- pieces ---- */
+
+static struct iview ints(const struct forward *f, int at, int n)
+{
+    return (struct iview){f->moe->ints, (size_t)at * sizeof(int32_t), n};
+}
+
+static struct comm_at ints_at(const struct forward *f, int at)
+{
+    return (struct comm_at){f->moe->ints, (size_t)at * sizeof(int32_t)};
+}
+
+/* The choices of rows first.. of h. */
+static int route(struct forward *f, const struct forward_layer *l, struct view h,
+                 struct err *e)
+{
+    const struct model_moe *x = &f->w.info.moe;
+    struct forward_moe *m = f->moe;
+    const struct op_matmul score = {.x = h,
+                                    .n_out = 1,
+                                    .w = {l->w[ROLE_ROUTER]},
+                                    .y = {view_of(m->logits, h.rows, x->n_expert)}};
+    const struct op_route o = {.logits = score.y[0],
+                               .softmax = x->score == MOE_SOFTMAX,
+                               .normalise = x->normalise,
+                               .scale = x->scale,
+                               .top_k = x->top_k,
+                               .ids = ints(f, m->at.ids, h.rows * x->top_k),
+                               .weights = view_of(m->weights, h.rows, x->top_k)};
+
+    return op_matmul(f->s, &score, e) < 0 ? -1 : op_route(f->s, &o, e);
+}
+
+/* done[p] := expert(x[p / per_row]) for pairs in groups. */
+static int experts(struct forward *f, const struct forward_layer *l, struct view x,
+                   int pairs, int per_row, int n_slot, struct err *e)
+{
+    struct forward_moe *m = f->moe;
+    int embd = f->w.info.n_embd, tile = f->cfg.max_rows;
+    const struct op_experts o = {
+        .y = view_of(m->done, pairs, embd),
+        .x = x,
+        .per_row = per_row,
+        .n_slot = n_slot,
+        .order = ints(f, m->at.order, pairs),
+        .start = ints(f, m->at.start, n_slot + 1),
+        .gate = l->experts[0],
+        .up = l->experts[1],
+        .down = l->experts[2],
+        .tile_x = view_of(m->tile_x, tile, embd),
+        .tile_a = view_of(m->tile_a, tile, f->w.d.n_ff_expert),
+        .tile_y = view_of(m->tile_y, tile, embd),
+    };
+
+    return op_experts(f->s, &o, e);
+}
+
+/* y (+)= the shared experts of rows h. */
+static int shared(struct forward *f, const struct forward_layer *l, struct view y,
+                  struct view h, struct err *e)
+{
+    const struct model_moe *x = &f->w.info.moe;
+    struct forward_moe *m = f->moe;
+    const struct op_glu glu = {.y = view_of(f->act, h.rows, f->w.d.n_ff_shared),
+                               .x = h,
+                               .gate = l->w[ROLE_SH_GATE],
+                               .up = l->w[ROLE_SH_UP]};
+
+    if (!x->n_ff_shared || !h.rows)
+        return 0;
+    if (op_glu(f->s, &glu, e) < 0)
+        return -1;
+    if (!x->shared_gate)
+        return product(f, y, f->act, l->w[ROLE_SH_DOWN], true, e);
+    struct view extra = view_of(m->extra, h.rows, y.cols);
+    const struct op_matmul score = {.x = h,
+                                    .n_out = 1,
+                                    .w = {l->w[ROLE_SH_ROUTER]},
+                                    .y = {view_of(m->gate, h.rows, 1)}};
+    const struct op_scale_rows scale = {extra, score.y[0]};
+    const struct op_add add = {y, extra};
+    if (product(f, extra, f->act, l->w[ROLE_SH_DOWN], false, e) < 0 ||
+        op_matmul(f->s, &score, e) < 0 || op_scale_rows(f->s, &scale, e) < 0)
+        return -1;
+    return op_add(f->s, &add, e);
+}
+
+static int combine(struct forward *f, struct view y, struct dbuf *x, int pairs, bool sent,
+                   bool add, struct err *e)
+{
+    const struct model_moe *mx = &f->w.info.moe;
+    struct forward_moe *m = f->moe;
+    struct op_combine o = {.y = y,
+                           .x = view_of(x, pairs, y.cols),
+                           .weights = view_of(m->weights, y.rows, mx->top_k),
+                           .top_k = mx->top_k,
+                           .add = add};
+
+    if (sent)
+        o.from = ints(f, m->at.pos, pairs);
+    return op_combine(f->s, &o, e);
+}
+
+/* ---- experts here ---- */
+
+static int run_here(struct forward *f, const struct forward_layer *l, struct dbuf *x,
+                    int rows, const struct shape *sp, struct err *e)
+{
+    int cols = f->w.info.n_embd, n = f->w.info.moe.n_expert;
+    int pairs = rows * f->w.info.moe.top_k;
+    struct forward_moe *m = f->moe;
+    struct view h = view_of(f->h, rows, cols), y = view_of(sp ? f->sum : x, rows, cols);
+    const struct op_group group = {.n_slot = n,
+                                   .n_pair = pairs,
+                                   .slot = ints(f, m->at.ids, pairs),
+                                   .order = ints(f, m->at.order, pairs),
+                                   .start = ints(f, m->at.start, n + 1)};
+
+    if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || route(f, l, h, e) < 0 ||
+        op_group(f->s, &group, e) < 0 ||
+        experts(f, l, h, pairs, f->w.info.moe.top_k, n, e) < 0 ||
+        combine(f, y, m->done, pairs, false, !sp && f->w.d.tp_at == 0, e) < 0 ||
+        shared(f, l, y, h, e) < 0)
+        return -1;
+    if (sp)
+        return scatter_sum(f, x, sp, true, e);
+    if (f->w.d.tp == 1)
+        return 0;
+    return comm_all_reduce(f->cfg.part.tp_comm, f->s, (struct comm_at){x, 0},
+                           (int64_t)rows * cols, e);
+}
+
+/* ---- experts apart ---- */
+
+/* Pairs of my rows h to their experts and back: m->back, in the order of m->at.pos. */
+static int travel(struct forward *f, const struct forward_layer *l, struct view h,
+                  struct err *e)
+{
+    const struct model_moe *x = &f->w.info.moe;
+    struct forward_moe *m = f->moe;
+    struct comm *c = f->cfg.part.ep_comm;
+    int pairs = h.rows * x->top_k, ep = f->cfg.part.ep, cols = h.cols;
+    int64_t row = (int64_t)cols * (int64_t)sizeof(float);
+    const struct op_dispatch dispatch = {
+        .x = h,
+        .out = view_of(m->out, pairs, cols),
+        .top_k = x->top_k,
+        .n_rank = ep,
+        .ids = ints(f, m->at.ids, pairs),
+        .rank_of = ints(f, m->at.rank_of, x->n_expert),
+        .slot_of = ints(f, m->at.slot_of, x->n_expert),
+        .slot = ints(f, m->at.slot, pairs),
+        .pos = ints(f, m->at.pos, pairs),
+        .send = ints(f, m->at.send, ep),
+    };
+    const struct comm_a2a rows = {
+        {m->out, 0}, {m->in, 0}, ints_at(f, m->at.send), ints_at(f, m->at.recv),
+        row,         m->max_here};
+    struct comm_a2a slots = rows, home = rows;
+    const struct op_group group = {.n_slot = f->w.d.n_slot,
+                                   .n_pair = -1,
+                                   .slot = ints(f, m->at.got, m->max_here),
+                                   .count = ints(f, m->at.recv, ep),
+                                   .order = ints(f, m->at.order, m->max_here),
+                                   .start = ints(f, m->at.start, f->w.d.n_slot + 1)};
+
+    slots.x = ints_at(f, m->at.slot);
+    slots.y = ints_at(f, m->at.got);
+    slots.row_bytes = sizeof(int32_t);
+    home.x = (struct comm_at){m->done, 0};
+    home.y = (struct comm_at){m->back, 0};
+    home.send = rows.recv;
+    home.recv = ints_at(f, m->at.back);
+    home.max_recv = m->max_pairs;
+    if (op_dispatch(f->s, &dispatch, e) < 0 || comm_all_to_all(c, f->s, &rows, e) < 0 ||
+        comm_all_to_all(c, f->s, &slots, e) < 0 || op_group(f->s, &group, e) < 0 ||
+        experts(f, l, view_of(m->in, m->max_here, cols), m->max_here, 1, f->w.d.n_slot,
+                e) < 0)
+        return -1;
+    return comm_all_to_all(c, f->s, &home, e);
+}
+
+/* x += what f->sum holds: my rows of it, or, when x has all rows, those of all members.
+ */
+static int bring_home(struct forward *f, struct dbuf *x, int rows, int from, int n,
+                      const struct shape *sp, const int64_t *row_bytes, struct err *e)
+{
+    int cols = f->w.info.n_embd;
+    const struct op_add own = {view_of(x, n, cols), view_from(f->sum, from, n, cols)};
+    const struct op_add all = {view_of(x, rows, cols), view_of(f->sum, rows, cols)};
+
+    if (sp)
+        return n ? op_add(f->s, &own, e) : 0;
+    if (comm_all_gather(f->cfg.part.tp_comm, f->s, at_row(f->sum, from, cols),
+                        (struct comm_at){f->sum, 0}, row_bytes, e) < 0)
+        return -1;
+    return op_add(f->s, &all, e);
+}
+
+static int run_apart(struct forward *f, const struct forward_layer *l, struct dbuf *x,
+                     int rows, const struct shape *sp, const int64_t *row_bytes,
+                     struct err *e)
+{
+    int cols = f->w.info.n_embd, n;
+    int64_t from, to;
+
+    comm_shard(rows, f->w.d.tp, f->w.d.tp_at, &from, &to);
+    n = (int)(to - from);
+    struct view h = view_of(f->h, n, cols), y = view_from(f->sum, (int)from, n, cols);
+    struct view mine = sp ? view_of(x, n, cols) : view_from(x, (int)from, n, cols);
+    if (run_norm(f, h, mine, l->w[ROLE_FFN_NORM], e) < 0 || route(f, l, h, e) < 0 ||
+        travel(f, l, h, e) < 0 ||
+        combine(f, y, f->moe->back, n * f->w.info.moe.top_k, true, false, e) < 0 ||
+        shared(f, l, y, h, e) < 0)
+        return -1;
+    return bring_home(f, x, rows, (int)from, n, sp, row_bytes, e);
+}
+
+int forward_moe_run(struct forward *f, const struct forward_layer *l, struct dbuf *x,
+                    int rows, const struct shape *sp, const int64_t *row_bytes,
+                    struct err *e)
+{
+    return f->cfg.part.ep > 1 ? run_apart(f, l, x, rows, sp, row_bytes, e)
+                              : run_here(f, l, x, rows, sp, e);
+}

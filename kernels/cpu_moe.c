@@ -1,0 +1,262 @@
+/* kernels/cpu_moe.c - the ops of mixtures of experts on the CPU.
+ *
+ * Routing, grouping and combining are plain loops, shared by rows; the experts' products
+ * are those of cpu_mat, over the rows of one expert at a time. Every row's result depends
+ * on that row alone: sums run in order of the experts' ranks in its own choice. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu.h"
+
+static float *row_of(const struct view *v, int r)
+{
+    return cpu_view(v) + (size_t)r * (size_t)v->ld;
+}
+
+static int32_t *ints_of(const struct iview *v)
+{
+    return (int32_t *)(uintptr_t)cpu_iview(v);
+}
+
+/* ---- route ---- */
+
+/* What experts are chosen by and what they weigh; NaN reads as the worst. */
+static void score_row(const struct op_route *o, const float *x, float *score)
+{
+    int n = o->logits.cols;
+    float max = -INFINITY, sum = 0;
+
+    if (!o->softmax) {
+        for (int i = 0; i < n; i++)
+            score[i] = 1.0f / (1.0f + expf(-x[i]));
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    for (int i = 0; i < n; i++)
+        sum += score[i] = expf(x[i] - max);
+    for (int i = 0; i < n; i++)
+        score[i] /= sum;
+}
+
+static void route_row(const struct op_route *o, int r)
+{
+    float score[OP_GROUP_MAX_SLOTS], by[OP_GROUP_MAX_SLOTS], sum = 0;
+    const float *bias = cpu_vec(o->bias);
+    int32_t *ids = ints_of(&o->ids) + (size_t)r * (size_t)o->top_k;
+    float *w = row_of(&o->weights, r);
+    int n = o->logits.cols;
+
+    score_row(o, row_of(&o->logits, r), score);
+    for (int i = 0; i < n; i++)
+        by[i] = bias ? score[i] + bias[i] : score[i];
+    for (int k = 0; k < o->top_k; k++) {
+        int best = -1;
+        for (int i = 0; i < n; i++)
+            if (!isnan(by[i]) && (best < 0 || by[i] > by[best]))
+                best = i;
+        best = best < 0 ? k : best; /* nothing but NaN: any k of them */
+        ids[k] = best;
+        w[k] = score[best];
+        sum += w[k];
+        by[best] = NAN;
+    }
+    for (int k = 0; k < o->top_k; k++)
+        w[k] = (o->normalise ? w[k] / (sum + 1e-20f) : w[k]) * o->scale;
+}
+
+static void route_member(void *arg, int member, int n_members)
+{
+    const struct op_route *o = arg;
+    int lo, hi;
+
+    cpu_share(o->logits.rows, member, n_members, &lo, &hi);
+    for (int r = lo; r < hi; r++)
+        route_row(o, r);
+}
+
+int cpu_op_route(struct stream *s, const struct op_route *o, struct err *e)
+{
+    struct op_route copy = *o;
+
+    (void)e;
+    cpu_run(cpu_of(s), (size_t)o->logits.rows * (size_t)o->logits.cols * (size_t)o->top_k,
+            route_member, &copy);
+    return 0;
+}
+
+/* ---- dispatch ---- */
+
+int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e)
+{
+    const int32_t *ids = cpu_iview(&o->ids), *rank_of = cpu_iview(&o->rank_of);
+    const int32_t *slot_of = cpu_iview(&o->slot_of);
+    int32_t *send = ints_of(&o->send), *pos = ints_of(&o->pos), *slot = ints_of(&o->slot);
+    int n = o->x.rows * o->top_k, at = 0;
+
+    (void)e;
+    memset(send, 0, (size_t)o->n_rank * sizeof(*send));
+    for (int p = 0; p < n; p++)
+        if (ids[p] < 0 || ids[p] >= o->rank_of.n || rank_of[ids[p]] < 0 ||
+            rank_of[ids[p]] >= o->n_rank) {
+            cpu_stream_fault(s, "dispatch: expert %d of %d stands nowhere", ids[p],
+                             o->rank_of.n);
+            return 0;
+        }
+    for (int m = 0; m < o->n_rank; m++)
+        for (int p = 0; p < n; p++) {
+            if (rank_of[ids[p]] != m)
+                continue;
+            memcpy(row_of(&o->out, at), row_of(&o->x, p / o->top_k),
+                   (size_t)o->x.cols * sizeof(float));
+            slot[at] = slot_of[ids[p]];
+            pos[p] = at++;
+            send[m]++;
+        }
+    return 0;
+}
+
+/* ---- group ---- */
+
+int cpu_op_group(struct stream *s, const struct op_group *o, struct err *e)
+{
+    const int32_t *slot = cpu_iview(&o->slot);
+    int32_t *order = ints_of(&o->order), *start = ints_of(&o->start);
+    int n = o->n_pair;
+
+    (void)e;
+    if (n < 0) {
+        n = 0;
+        for (int i = 0; i < o->count.n; i++)
+            n += cpu_iview(&o->count)[i];
+    }
+    memset(start, 0, ((size_t)o->n_slot + 1) * sizeof(*start));
+    if (n < 0 || n > o->slot.n) {
+        cpu_stream_fault(s, "group: %d pairs of at most %d", n, o->slot.n);
+        return 0;
+    }
+    for (int p = 0; p < n; p++) {
+        if (slot[p] < 0 || slot[p] >= o->n_slot) {
+            cpu_stream_fault(s, "group: slot %d of %d", slot[p], o->n_slot);
+            memset(start, 0, ((size_t)o->n_slot + 1) * sizeof(*start));
+            return 0;
+        }
+        start[slot[p] + 1]++;
+    }
+    for (int i = 0; i < o->n_slot; i++)
+        start[i + 1] += start[i];
+    /* fill from the ends of the groups backwards, then start is as it was */
+    for (int p = n - 1; p >= 0; p--)
+        order[--start[slot[p] + 1]] = p;
+    for (int i = 0; i < o->n_slot; i++)
+        start[i] = start[i + 1];
+    start[o->n_slot] = n;
+    return 0;
+}
+
+/* ---- experts ---- */
+
+static void run_product(struct cpu_backend *cb, int rows, const struct view *x,
+                        const struct weight *a, const struct weight *b,
+                        const struct view *y)
+{
+    struct cpu_product p = {
+        .isa = cb->isa,
+        .n_rows = rows,
+        .x = cpu_view(x),
+        .x_ld = x->ld,
+        .n_out = b ? 2 : 1,
+        .m = {((const struct cpu_weight *)a)->mat,
+              b ? ((const struct cpu_weight *)b)->mat : NULL},
+        .y = {cpu_view(y)},
+        .y_ld = {y->ld},
+        .glu = b != NULL,
+        .scratch = cb->mat_scratch,
+    };
+    cpu_product_run(cb->team, &p);
+}
+
+/* Rows of one tile of one expert: gather, gate and up, down, scatter. */
+static void run_tile(struct cpu_backend *cb, const struct op_experts *o, int slot,
+                     const int32_t *pair, int n)
+{
+    size_t cols = (size_t)o->x.cols;
+
+    for (int i = 0; i < n; i++)
+        memcpy(row_of(&o->tile_x, i), row_of(&o->x, pair[i] / o->per_row),
+               cols * sizeof(float));
+    run_product(cb, n, &o->tile_x, o->gate[slot], o->up[slot], &o->tile_a);
+    run_product(cb, n, &o->tile_a, o->down[slot], NULL, &o->tile_y);
+    for (int i = 0; i < n; i++)
+        memcpy(row_of(&o->y, pair[i]), row_of(&o->tile_y, i), cols * sizeof(float));
+}
+
+int cpu_op_experts(struct stream *s, const struct op_experts *o, struct err *e)
+{
+    const int32_t *order = cpu_iview(&o->order), *start = cpu_iview(&o->start);
+
+    (void)e;
+    if (start[o->n_slot] > o->y.rows || start[o->n_slot] > o->x.rows * o->per_row) {
+        cpu_stream_fault(s, "experts: %d pairs of %d rows", start[o->n_slot], o->y.rows);
+        return 0;
+    }
+    for (int slot = 0; slot < o->n_slot; slot++)
+        for (int at = start[slot]; at < start[slot + 1]; at += o->tile_x.rows) {
+            int n = start[slot + 1] - at;
+            run_tile(cpu_of(s), o, slot, order + at,
+                     n < o->tile_x.rows ? n : o->tile_x.rows);
+        }
+    return 0;
+}
+
+/* ---- combine ---- */
+
+static void combine_member(void *arg, int member, int n_members)
+{
+    const struct op_combine *o = arg;
+    const int32_t *from = o->from.buf ? cpu_iview(&o->from) : NULL;
+    int lo, hi;
+
+    cpu_share(o->y.rows, member, n_members, &lo, &hi);
+    for (int r = lo; r < hi; r++) {
+        const float *w = row_of(&o->weights, r);
+        float *y = row_of(&o->y, r);
+
+        for (int c = 0; c < o->y.cols; c++) {
+            float sum = 0;
+            for (int j = 0; j < o->top_k; j++) {
+                int p = r * o->top_k + j;
+                sum += w[j] * row_of(&o->x, from ? from[p] : p)[c];
+            }
+            y[c] = o->add ? y[c] + sum : sum;
+        }
+    }
+}
+
+int cpu_op_combine(struct stream *s, const struct op_combine *o, struct err *e)
+{
+    const int32_t *from = o->from.buf ? cpu_iview(&o->from) : NULL;
+    struct op_combine copy = *o;
+
+    (void)e;
+    for (int p = 0; from && p < o->y.rows * o->top_k; p++)
+        if (from[p] < 0 || from[p] >= o->x.rows) {
+            cpu_stream_fault(s, "combine: row %d of %d", from[p], o->x.rows);
+            return 0;
+        }
+    cpu_run(cpu_of(s), (size_t)o->y.rows * (size_t)o->y.cols * (size_t)o->top_k,
+            combine_member, &copy);
+    return 0;
+}
+
+int cpu_op_scale_rows(struct stream *s, const struct op_scale_rows *o, struct err *e)
+{
+    (void)s, (void)e;
+    for (int r = 0; r < o->y.rows; r++) {
+        float *y = row_of(&o->y, r), g = 1.0f / (1.0f + expf(-*row_of(&o->gate, r)));
+
+        for (int c = 0; c < o->y.cols; c++)
+            y[c] *= g;
+    }
+    return 0;
+}
