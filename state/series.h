@@ -12,7 +12,7 @@ struct store;
 
 struct series_row {
     int64_t minute; /* Unix time / 60 s */
-    char instance[64], slo_class[32];
+    char instance[64], slo_class[64];
     int64_t revision;
     char *json; /* borrowed */
 };

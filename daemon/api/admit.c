@@ -84,12 +84,16 @@ static int identify(struct conn *c, struct err *e)
 static int check_rights(struct conn *c, struct err *e)
 {
     struct access *a = c->h->cfg.access;
+    int rc = 0;
 
     if (c->route->access == ACCESS_NONE)
         return 0;
-    if (identify(c, e) < 0 || access_may(&c->who, c->route->access, e) < 0 ||
-        access_begin(a, &c->who, c->inference, clock_now_us(clock_real()),
-                     &c->retry_after_s, e) < 0) {
+    if (identify(c, e) == 0 && access_may(&c->who, c->route->access, e) == 0)
+        c->account.on = c->inference;
+    else
+        rc = -1;
+    if (rc < 0 || access_begin(a, &c->who, c->inference, clock_now_us(clock_real()),
+                               &c->retry_after_s, e) < 0) {
         c->close = c->who.key == 0; /* the next try costs a connection */
         c->drain_max = REFUSED_BYTES;
         return -1;

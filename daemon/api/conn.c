@@ -157,6 +157,7 @@ void conn_answer_err_locked(struct conn *c, const struct err *e)
                   "request %s: %s", c->req_id, e->msg);
     if (e->code == ERR_BUSY)
         http_count(c->h, M_REJECTIONS, 0, 1);
+    account_error(c, e, false);
     conn_answer_locked(c, status, "application/json", &b);
     buf_done(&b);
 }
@@ -282,6 +283,7 @@ void conn_abort(struct conn *c, const struct err *e)
     atomic_store(&c->cancel, true);
     pthread_mutex_lock(&c->lock);
     o = hold_owner(c);
+    account_error(c, e, true);
     if (c->streaming && !c->stream_end) {
         sse_error(e, &c->out);
         conn_flush(c);

@@ -20,6 +20,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "daemon/api/access.h"
+#include "daemon/api/account.h"
 #include "daemon/api/query.h"
 #include "daemon/api/route.h"
 #include "daemon/api/spool.h"
@@ -94,6 +95,7 @@ struct conn {
     struct buf out; /* frames not yet taken by the HTTP thread */
     size_t out_off, out_cap;
     int firsts; /* first tokens in out: time them when they are taken */
+    struct account account;
     struct conn_owner owner;
 };
 

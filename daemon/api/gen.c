@@ -37,7 +37,7 @@ struct choice {
     size_t echo_bytes, echo_chars, seen_bytes, seen_chars;
     struct logprobs lp;
     int n_scored, n_out, n_prompt, n_cached;
-    int64_t first_us, last_us;
+    int64_t first_us, last_us, gap_us; /* gap: the largest between tokens */
 };
 
 struct gen {
@@ -106,6 +106,8 @@ static void on_gone(void *arg)
     pthread_mutex_lock(&g->c->lock);
     counts = g->n_left > 0 && !g->failed;
     g->failed = true;
+    if (counts)
+        account_left(g->c);
     pthread_mutex_unlock(&g->c->lock);
     if (counts)
         http_count(g->h, M_CANCELED, 0, 1);
@@ -121,12 +123,13 @@ static void on_hold(void *arg)
 
 static void on_release(void *arg) { gen_unref(arg); }
 
-/* Lock held. The first failure is what the client learns. */
-static void fail(struct gen *g, const struct err *e)
+/* Lock held. The first failure is what the client learns. accepted: by an engine. */
+static void fail(struct gen *g, const struct err *e, bool accepted)
 {
     if (g->failed)
         return;
     g->failed = true;
+    account_error(g->c, e, accepted);
     if (!g->c->streaming) {
         conn_answer_err_locked(g->c, e);
         return;
@@ -255,9 +258,11 @@ static void time_tokens(struct choice *ch, int n)
     struct gen *g = ch->g;
     int64_t now = clock_now_us(clock_real());
 
-    if (ch->first_us)
+    if (ch->first_us) {
         http_observe(g->h, M_ITL, (double)(now - ch->last_us) / 1e6);
-    else {
+        if (now - ch->last_us > ch->gap_us)
+            ch->gap_us = now - ch->last_us;
+    } else {
         ch->first_us = now;
         if (g->p->stream)
             g->c->firsts++;
@@ -416,6 +421,31 @@ static void count_finish(struct choice *ch, enum finish_reason reason)
                      (double)(ch->last_us - ch->first_us) / 1e6 / (ch->n_out - 1));
 }
 
+/* All choices have ended: the request's latencies are those of its worst choice, but for
+ * the first token, which is the first of all. */
+static void account(struct gen *g)
+{
+    struct slo_sample x = {.tpot_us = -1, .gap_us = -1};
+    int64_t first_us = 0;
+    struct answer_usage u;
+
+    for (int i = 0; i < g->n_choices; i++) {
+        const struct choice *ch = &g->choices[i];
+        int64_t span = ch->last_us - ch->first_us, n = ch->n_out - 1;
+
+        if (ch->first_us && (!first_us || ch->first_us < first_us))
+            first_us = ch->first_us;
+        if (n > 0 && (span + n - 1) / n > x.tpot_us)
+            x.tpot_us = (span + n - 1) / n;
+        if (n > 0 && ch->gap_us > x.gap_us)
+            x.gap_us = ch->gap_us;
+    }
+    usage_of(g, &u);
+    x.n_prompt = (int32_t)u.prompt;
+    x.n_out = (int32_t)u.completion;
+    account_done(g->c, &x, g->p->stream ? 0 : first_us);
+}
+
 static void on_finish(void *arg, const struct gen_finish *f)
 {
     struct choice *ch = arg;
@@ -442,14 +472,16 @@ static void on_finish(void *arg, const struct gen_finish *f)
         conn_account(g->c, u.prompt + u.completion);
     }
     if (reason == FINISH_ERROR && f->error)
-        fail(g, f->error);
+        fail(g, f->error, true);
     else if (reason == FINISH_ERROR || reason == FINISH_ABORT) {
         err_set(&e, ERR_UNAVAIL, "the request was ended by the server");
-        fail(g, &e);
+        fail(g, &e, true);
     } else if (!g->failed) {
         finish_text(ch);
-        if (g->n_left == 0)
+        if (g->n_left == 0) {
+            account(g);
             complete(g);
+        }
     }
     http_log_content(g->c, "answer", ch->text.len ? ch->text.p : "", ch->text.len);
     failed = g->failed && g->n_left > 0;
@@ -589,7 +621,7 @@ void gen_start(const struct gen_cfg *cfg)
         if (submit_prompt(g, i, &e) == 0)
             continue;
         pthread_mutex_lock(&g->c->lock);
-        fail(g, &e);
+        fail(g, &e, false);
         pthread_mutex_unlock(&g->c->lock);
         cancel_all(g);
         break;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/metric.h"
@@ -14,6 +15,7 @@
 #include "daemon/api/upkeep.h"
 #include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/router.h"
+#include "daemon/ctrl/slo.h"
 #include "daemon/serve/metrics.h"
 
 enum { MAX_PAGES = 64, MAX_MODELS = 64 };
@@ -100,6 +102,8 @@ void api_metrics(struct conn *c)
     metric_render(metrics_defs, METRICS_N, pages, n_pages, labels.p, &b);
     router_pages_put(r);
     put_cache_config(&b, r, labels.p);
+    if (c->h->cfg.slo)
+        slo_metrics(c->h->cfg.slo, clock_now_us(clock_real()), &b);
     for (int i = 0; i < n_models; i++)
         router_unref(r, models[i]);
     conn_answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);

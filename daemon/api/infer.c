@@ -123,6 +123,8 @@ static void infer(struct conn *c, enum params_kind kind)
     g.m = router_model(c->h->router, g.p->model, &e);
     if (!g.m || params_check_model(g.p, g.m->n_vocab, &e) < 0)
         goto fail;
+    if (account_name(c, g.m->instance, g.p->slo_class, &e) < 0)
+        goto fail;
     router_hot(c->h->router, g.m, &hot);
     params_sampling(g.p, hot.temperature, hot.top_p);
     g.n_prompts = kind == PARAMS_CHAT ? 1 : g.p->n_prompts;

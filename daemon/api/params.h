@@ -28,6 +28,7 @@ enum {
     PARAMS_MAX_PROMPTS = 64,
     PARAMS_MAX_MSGS = 10000,
     PARAMS_MAX_DEPTH = 64,
+    PARAMS_MAX_CLASS = 63,
 };
 
 /* One prompt of a completion: text, or ids when text is NULL. */
@@ -45,6 +46,7 @@ struct params {
     struct params_block *blocks; /* memory sized by the input */
 
     const char *model;     /* NULL: not named */
+    const char *slo_class; /* NULL: the instance's own target */
     struct gen_params gen; /* choice and n_prompt are the caller's to fill */
     int64_t n, max_tokens; /* max_tokens -1: as much as fits */
     int64_t max_completion_tokens;

@@ -52,6 +52,18 @@ int params_read_model(struct params *p, const json_t *v, struct err *e)
     return 0;
 }
 
+int params_read_slo_class(struct params *p, const json_t *v, struct err *e)
+{
+    size_t n = json_is_string(v) ? json_string_length(v) : 0;
+
+    if (n < 1 || n > PARAMS_MAX_CLASS || strlen(json_string_value(v)) != n)
+        return err_param(e, ERR_INVALID, "slo_class",
+                         "slo_class must be the name of a class, of 1 to %d characters",
+                         PARAMS_MAX_CLASS);
+    p->slo_class = json_string_value(v);
+    return 0;
+}
+
 /* ---- messages ---- */
 
 /* A list of text parts is one text: the parts in order. */

@@ -17,6 +17,7 @@ int params_read_model(struct params *p, const json_t *v, struct err *e);
 int params_read_messages(struct params *p, const json_t *v, struct err *e);
 int params_read_prompt(struct params *p, const json_t *v, struct err *e);
 int params_read_top_k(struct params *p, const json_t *v, struct err *e);
+int params_read_slo_class(struct params *p, const json_t *v, struct err *e);
 int params_read_seed(struct params *p, const json_t *v, struct err *e);
 int params_read_stop(struct params *p, const json_t *v, struct err *e);
 int params_read_stop_ids(struct params *p, const json_t *v, struct err *e);

@@ -113,10 +113,12 @@ static enum MHD_Result queue_answer(struct conn *c)
 
 static void time_firsts(struct conn *c)
 {
-    double s = (double)(clock_now_us(clock_real()) - c->start_us) / 1e6;
+    int64_t now = clock_now_us(clock_real());
 
+    if (c->firsts > 0)
+        account_first(c, now);
     for (; c->firsts > 0; c->firsts--)
-        http_observe(c->h, M_TTFT, s);
+        http_observe(c->h, M_TTFT, (double)(now - c->start_us) / 1e6);
 }
 
 /* The library asks for bytes of a stream; 0 only with the connection suspended. */
@@ -394,6 +396,7 @@ void serve_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         conn_gone(c);
     pthread_mutex_lock(&c->lock);
+    account_close(c);
     c->finished = true;
     c->mhd = NULL;
     o = c->owner;
