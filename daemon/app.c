@@ -28,12 +28,14 @@
 #include "daemon/api/http.h"
 #include "daemon/ctrl/alarm.h"
 #include "daemon/ctrl/apply.h"
+#include "daemon/ctrl/chores.h"
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/confmgr.h"
 #include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/fleet.h"
 #include "daemon/ctrl/modelpath.h"
 #include "daemon/ctrl/router_ctl.h"
+#include "daemon/ctrl/slo.h"
 #include "daemon/ctrl/system.h"
 #include "daemon/options.h"
 #include "daemon/serve/map.h"
@@ -66,6 +68,8 @@ struct app {
     struct router *router;
     struct fleet *fleet;
     struct alarms *alarms;
+    struct slo *slo;
+    struct chores chores;
     struct access *access;
     struct http *http;
     struct service *service; /* what the service manager hears */
@@ -141,10 +145,10 @@ static void on_runs(void *arg, const struct conf *c, int64_t revision)
     struct app *a = arg;
     int level = log_level_parse(c->log_level);
 
-    (void)revision;
     if (level >= 0)
         log_level_set((enum log_level)level);
     access_set_conf(a->access, c);
+    slo_set_conf(a->slo, c, revision);
     http_set_conf(a->http, c);
 }
 
@@ -179,6 +183,7 @@ static void on_tick(void *arg)
     struct app *a = arg;
     int64_t now = clock_now_us(clock_real()), at = confmgr_tick(a->confmgr, now);
 
+    chores_tick(&a->chores, now, clock_wall_ms());
     if (at < 0 || at > now + TICK_US)
         at = now + TICK_US;
     loop_timer_set(a->tick, at);
@@ -293,6 +298,7 @@ static int start_fleet(struct app *a, struct err *e)
     if (fleet_new(&c, &a->fleet, e) < 0)
         return -1;
     a->apply = (struct apply){.fleet = a->fleet,
+                              .slo = a->slo,
                               .router = a->router,
                               .alarms = a->alarms,
                               .check = check_conf,
@@ -488,6 +494,8 @@ static int start_store(struct app *a, struct err *e)
     if (store_open(a->opts->state_dir, &a->store, e) < 0)
         return -1;
     a->alarms = alarms_new(on_alarm, a);
+    a->slo = slo_new();
+    a->chores = (struct chores){.slo = a->slo, .store = a->store, .alarms = a->alarms};
     journal_listen(a->store, on_journal, a);
     buf_init(&over, 0);
     for (int i = 0; i < n; i++)
@@ -520,6 +528,7 @@ static int start_http(struct app *a, struct err *e)
         .alarms = a->alarms,
         .confmgr = a->confmgr,
         .fleet = a->fleet,
+        .slo = a->slo,
         .store = a->store,
     };
 
@@ -591,11 +600,14 @@ void app_free(struct app *a, int code)
     router_free(a->router);
     confmgr_free(a->confmgr);
     snprintf(detail, sizeof(detail), "exit code %d", code);
-    if (a->store)
+    if (a->store) {
         note(a, "daemon.stop", "", code ? "failed" : "ok", detail);
+        chores_end(&a->chores, clock_now_us(clock_real()), clock_wall_ms());
+    }
     domain_free(a->domain);
     metric_page_free(a->page);
     alarms_free(a->alarms);
+    slo_free(a->slo);
     store_close(a->store);
     loop_free(a->loop);
     options_overrides_free(a->over, a->n_over);

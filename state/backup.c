@@ -84,6 +84,37 @@ int backup_here(struct store *s, int version, struct err *e)
     return store_backup(s, path, e);
 }
 
+/* When a backup was made, by its name; 0 where that says nothing. */
+static int64_t made_ms(const char *name)
+{
+    struct tm tm = {0};
+
+    if (sscanf(name, PREFIX "%4d%2d%2dT%2d%2d%2d", &tm.tm_year, &tm.tm_mon, &tm.tm_mday,
+               &tm.tm_hour, &tm.tm_min, &tm.tm_sec) != 6)
+        return 0;
+    tm.tm_year -= 1900;
+    tm.tm_mon--;
+    return (int64_t)timegm(&tm) * 1000;
+}
+
+int store_backup_due(struct store *s, int64_t wall_ms, int64_t age_ms, int keep,
+                     struct err *e)
+{
+    char folder[FOLDER_PATH_MAX];
+    char **names;
+    int64_t newest;
+    int n;
+
+    if (folder_path(store_dir(s), "backups", folder, e) < 0)
+        return -1;
+    n = folder_list(folder, PREFIX, SUFFIX, &names);
+    newest = n ? made_ms(names[0]) : 0;
+    folder_list_free(names, n);
+    if (wall_ms - newest < age_ms)
+        return 0;
+    return store_backup_keep(s, keep, e) < 0 ? -1 : 1;
+}
+
 int store_backup_keep(struct store *s, int keep, struct err *e)
 {
     char folder[FOLDER_PATH_MAX], path[FOLDER_PATH_MAX];

@@ -43,6 +43,10 @@ int store_view(const struct store *of, struct store **ret, struct err *e);
 int store_backup(struct store *s, const char *path, struct err *e);
 /* The same into dir/backups, named by time; of those the newest keep stay. */
 int store_backup_keep(struct store *s, int keep, struct err *e);
+/* The same when the newest one there is older than age_ms by its name (or there is none):
+ * 1 made, 0 not due, -1. */
+int store_backup_due(struct store *s, int64_t wall_ms, int64_t age_ms, int keep,
+                     struct err *e);
 /* Checks that file (ours, whole, its tables those of a schema that is known, its journal
  * a chain) beside the store, then stages it: the next store_open puts it in place, what
  * ran stays as state.db.old. Until then this store goes on as it is. */

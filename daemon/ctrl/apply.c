@@ -5,11 +5,15 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "daemon/ctrl/alarm.h"
 #include "daemon/ctrl/fleet.h"
+#include "daemon/ctrl/guard.h"
+#include "daemon/ctrl/router.h"
+#include "daemon/ctrl/slo.h"
 
 enum { ACTIONS = 2 * CONF_MAX_NAMES };
 
@@ -94,11 +98,46 @@ static void raise_or_clear(void *arg, const char *id, bool on, const char *text)
         alarm_clear(a->alarms, id);
 }
 
+/* Every wanted instance has an engine that takes requests. */
+static bool all_ready(struct apply *a)
+{
+    struct instance_status *s = xcalloc(ACTIONS, sizeof(*s));
+    int n = router_instances(a->router, s, ACTIONS), ready = 0;
+    struct conf *c = fleet_conf(a->fleet);
+    bool all = c != NULL;
+
+    for (int i = 0; c && i < c->n_instances; i++, all = all && ready == i)
+        for (int k = 0; k < n && ready == i; k++)
+            ready +=
+                s[k].state == INSTANCE_READY && !strcmp(s[k].name, c->instances[i].name);
+    conf_unref(c);
+    free(s);
+    return all;
+}
+
+static void window(void *arg, int64_t from_us, struct guard_window *ret)
+{
+    struct apply *a = arg;
+
+    slo_window(a->slo, from_us, clock_now_us(clock_real()), ret);
+    ret->ready = all_ready(a);
+}
+
+static void figures(void *arg, int64_t from_us, struct buf *json)
+{
+    struct apply *a = arg;
+    int64_t now = clock_now_us(clock_real());
+
+    slo_json(a->slo, now, (now - from_us) / 1000000, json);
+}
+
 struct confmgr_ops apply_ops(struct apply *a)
 {
     return (struct confmgr_ops){
         .apply = apply,
         .runs = runs,
+        .window = window,
+        .figures = figures,
         .describe = describe,
         .alarm = raise_or_clear,
         .arg = a,

@@ -11,12 +11,14 @@
 struct alarms;
 struct fleet;
 struct router;
+struct slo;
 
 /* Filled in by its owner; the parts are borrowed. */
 struct apply {
     struct fleet *fleet;
     struct router *router;
     struct alarms *alarms;
+    struct slo *slo; /* the figures that a guard compares */
     /* Beyond the fleet, and before it opens a file: may this run here (paths of models,
      * listener, certificates)? NULL: yes. */
     int (*check)(void *arg, const struct conf *c, struct err *e);

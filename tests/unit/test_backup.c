@@ -121,6 +121,24 @@ static void the_newest_backups_stay(void **state)
     folder_list_free(names, n);
 }
 
+static void a_backup_is_made_when_it_is_due(void **state)
+{
+    const int64_t day = 24 * 3600 * 1000;
+    int64_t now = clock_wall_ms();
+    char **names;
+    int n;
+
+    (void)state;
+    assert_int_equal(store_backup_due(st, now, day, 3, &e), 1); /* there was none */
+    now = clock_wall_ms();
+    assert_int_equal(store_backup_due(st, now, day, 3, &e), 0);
+    assert_int_equal(store_backup_due(st, now + day - 5000, day, 3, &e), 0);
+    assert_int_equal(store_backup_due(st, now + day + 1, day, 3, &e), 1);
+    n = folder_list(in_dir("backups"), "state-2", ".db", &names);
+    folder_list_free(names, n);
+    assert_int_equal(n, 2);
+}
+
 /* ---- restore ---- */
 
 static void a_restore_is_swapped_in_at_open(void **state)
@@ -429,6 +447,7 @@ static void a_view_is_one_moment(void **state)
 static const struct CMUnitTest tests[] = {
     WITH_STORE(a_backup_is_a_whole_file),
     WITH_STORE(the_newest_backups_stay),
+    WITH_STORE(a_backup_is_made_when_it_is_due),
     WITH_STORE(a_restore_is_swapped_in_at_open),
     WITH_STORE(wrong_files_are_not_restored),
     WITH_STORE(an_older_schema_is_restored_and_raised),

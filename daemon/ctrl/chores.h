@@ -1,0 +1,27 @@
+/* daemon/ctrl/chores.h - what the control thread does now and then for the store: SLO
+ * minutes, the reserve, the daily backup. What does not work becomes an alarm, since
+ * nobody waits for it. */
+#ifndef CTRL_CHORES_H
+#define CTRL_CHORES_H
+
+#include <stdint.h>
+
+struct alarms;
+struct slo;
+struct store;
+
+enum { CHORES_BACKUPS_KEPT = 14 };
+
+struct chores {
+    struct slo *slo;
+    struct store *store;
+    struct alarms *alarms;
+    int64_t minute_us; /* when the slow ones are due, 0 at first */
+};
+
+/* Every second or so. Control thread. */
+void chores_tick(struct chores *c, int64_t now_us, int64_t wall_ms);
+/* The daemon stops: the minute that runs is written as it is. */
+void chores_end(struct chores *c, int64_t now_us, int64_t wall_ms);
+
+#endif
