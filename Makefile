@@ -3,7 +3,6 @@
 VERSION := 0.1.0
 comma := ,
 SAN ?=
-FAULTS ?=
 V ?= 0
 T ?=
 PORT ?= 8080
@@ -14,8 +13,8 @@ ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
 B := build
-O := $(B)/$(if $(SAN),san-$(firstword $(subst $(comma), ,$(SAN))),$(if $(FAULTS),faults,rel))
-BIN := $(if $(SAN)$(FAULTS),$(O),$(B))
+O := $(B)/$(if $(SAN),san-$(firstword $(subst $(comma), ,$(SAN))),rel)
+BIN := $(if $(SAN),$(O),$(B))
 Q := $(if $(filter 1,$(V)),,@)
 
 # ---- what the machine must have (Debian names) ----
@@ -30,8 +29,7 @@ PKGS := libmicrohttpd jansson sqlite3 libpcre2-8 libutf8proc libcurl expat \
 	zlib hwloc libnl-3.0 libnl-genl-3.0 libnl-route-3.0 nettle yaml-0.1 libsystemd gnutls
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 CFLAGS := -std=gnu11 -O2 -g -fno-strict-aliasing -D_GNU_SOURCE $(WARN) -I. -I$(O) \
-	-DLLMRACK_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
-	$(if $(FAULTS),-DLLMRACK_FAULTS)
+	-DLLMRACK_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
 LDFLAGS := -pthread $(if $(SAN),-fsanitize=$(SAN))
 LIBS = $(shell pkg-config --libs $(PKGS)) -lreadline -lm
 INCS = $(shell pkg-config --cflags $(PKGS))
@@ -43,14 +41,14 @@ SERVE := $(wildcard daemon/serve/*.c)
 CTRL := $(wildcard daemon/ctrl/*.c)
 API := $(wildcard daemon/api/*.c)
 OPTS := daemon/options.c
+DAEMON := daemon/main.c daemon/app.c daemon/print.c daemon/service.c
 CTL := $(wildcard ctl/*.c)
 LIB_SRC := $(BASE) $(FLOOR1) $(SERVE) $(CTRL) $(API) $(OPTS)
 obj = $(patsubst %.c,$(O)/%.o,$(1))
 
 all: $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl
 
-$(BIN)/llmrackd: $(call obj,daemon/main.c daemon/app.c daemon/print.c daemon/service.c) \
-	$(O)/libllmrack.a
+$(BIN)/llmrackd: $(call obj,$(DAEMON)) $(O)/libllmrack.a
 $(BIN)/llmrack-engine: $(call obj,daemon/engine_main.c) $(O)/libllmrack.a
 $(BIN)/llmctl: $(call obj,$(CTL) $(BASE))
 $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl:
@@ -112,9 +110,15 @@ $(O)/tests/%: tests/%.c $(O)/libllmrack.a tests/test.h | $(B)/deps-check.ok
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes $(INCS) -MMD -MP -o $@ $< \
 		$(O)/libllmrack.a $(LDFLAGS) -lcmocka $(LIBS)
 
-check: all $(UNIT) fuzz-build $(MODEL_DEMO) $(VENV)/test.ok
+check: all $(B)/llmrackd-faults $(UNIT) fuzz-build $(MODEL_DEMO) $(VENV)/test.ok
 	$(Q)$(RUN_TESTS) --fuzz $(B)/fuzz --fuzz-seconds $(FUZZ_SECONDS) \
 		--pytest tests/model --pytest tests/e2e $(UNIT)
+# The daemon with the points at which a crash test kills it: $(FAULTS) are compiled again.
+FAULTS := base/fault.c $(DAEMON) $(wildcard daemon/ctrl/confmgr*.c state/*.c) daemon/ctrl/system.c
+$(B)/llmrackd-faults: $(FAULTS) $(O)/libllmrack.a
+	$(Q)$(CC) $(CFLAGS) -DLLMRACK_FAULTS $(INCS) -o $@ $^ $(LDFLAGS) $(LIBS)
+crash-test: all $(B)/llmrackd-faults $(MODEL_DEMO)
+	$(Q)python3 tests/fault/crash.py --bin $(B)/llmrackd-faults --model $(MODEL_DEMO) --kills 200
 check-san:
 	$(Q)$(MAKE) --no-print-directory SAN=address,undefined san-run
 	$(Q)$(MAKE) --no-print-directory SAN=thread san-run-thread
@@ -194,10 +198,11 @@ help:
 	@echo 'make demo       start, ask one question, print answer and speed, stop'
 	@echo 'make check      all tests                      (T=name: only those so named)'
 	@echo 'make check-san  the same under sanitizers      check-long: long fuzz and simulation'
+	@echo 'make crash-test kills the daemon 200 times and looks whether anything is lost'
 	@echo 'make bench      speed table and build/bench.json      bench-peer: beside llama.cpp'
 	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  install  clean'
 
-.PHONY: all man run demo check check-san san-run san-run-thread check-long fuzz fuzz-build bench \
+.PHONY: all man run demo check crash-test check-san san-run san-run-thread check-long fuzz fuzz-build bench \
 	bench-peer bench-plan format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all

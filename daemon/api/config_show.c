@@ -109,6 +109,7 @@ void config_get(struct conn *c)
     jw_kstr(&a.w, "text", r.text);
     jw_kstr(&a.w, "state", rev_state_name(r.state));
     jw_kstr(&a.w, "phase", phases[s.point.phase]);
+    jw_kbool(&a.w, "busy", s.applying || s.reverting);
     jw_kbool(&a.w, "rescue", s.rescue);
     jw_kint(&a.w, "good", s.point.good);
     put_pending(&a.w, &s);
