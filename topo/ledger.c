@@ -16,16 +16,16 @@
 #define GB 1e9
 
 /* Planning constants. CPU: its matrix kernels keep a row in three forms, int8 with five
- * f32 for 32 elements, bf16 and f32, and its attention partial results of 4 MiB. GPU:
- * 3.5 GB beside the model and 392 MB of communicators, as aiconfigurator states for H200
- * and GB200; the margin is ours. */
+ * f32 for 32 elements, bf16 and f32, on huge pages, and its attention partial results of
+ * 4 MiB. GPU: 3.5 GB beside the model and 392 MB of communicators, as aiconfigurator
+ * states for H200 and GB200; the margin is ours. */
 static const struct {
-    double context, comm, margin, work_elem, work_fixed;
+    double context, comm, margin, work_elem, work_fixed, page;
     int act_bytes, budget;
     enum weight_format kv;
 } defaults[] = {
-    {3.5e9, 0.392e9, 0.05, 0, 0, 2, 8192, FORMAT_BF16},
-    {0, 0, 0.05, 7.625, 4.5e6, 4, 512, FORMAT_BF16},
+    {3.5e9, 0.392e9, 0.05, 0, 0, 0, 2, 8192, FORMAT_BF16},
+    {0, 0, 0.05, 7.625, 4.5e6, 2 << 20, 4, 512, FORMAT_BF16},
 };
 
 void ledger_ask_defaults(struct ledger_ask *a, double device_bytes, bool is_cpu)
@@ -39,6 +39,7 @@ void ledger_ask_defaults(struct ledger_ask *a, double device_bytes, bool is_cpu)
                              .skew = 1,
                              .work_elem_bytes = defaults[is_cpu].work_elem,
                              .work_fixed_bytes = defaults[is_cpu].work_fixed,
+                             .page_bytes = defaults[is_cpu].page,
                              .context_bytes = defaults[is_cpu].context,
                              .comm_fixed_bytes = defaults[is_cpu].comm,
                              .margin = defaults[is_cpu].margin};
@@ -115,6 +116,11 @@ static double attn_width(const struct shapes *s, int layer, int tp)
     }
 }
 
+static double round_up(double bytes, double page)
+{
+    return page > 0 ? ceil(bytes / page) * page : bytes;
+}
+
 static void count_steps(const struct shapes *s, const struct layout *l,
                         const struct ledger_ask *a, struct ledger *g)
 {
@@ -136,8 +142,11 @@ static void count_steps(const struct shapes *s, const struct layout *l,
     g->activations = a->act_bytes * rows *
                          ((l->sp ? h / l->tp : h) * (1 + residuals) + h + attn + mlp) +
                      outs * (a->act_bytes * h + 4.0 * s->vocab / l->tp);
+    if (l->tp > 1) /* the whole rows, gathered for the sampler */
+        g->activations += outs * 4.0 * s->vocab;
     g->workspace =
-        a->work_fixed_bytes + rows * fmax(h, fmax(mlp, attn / 2)) * a->work_elem_bytes;
+        a->work_fixed_bytes +
+        round_up(rows * fmax(h, fmax(mlp, attn / 2)) * a->work_elem_bytes, a->page_bytes);
     g->routed =
         a->act_bytes * routed * (2.0 * s->expert_hidden + 2.0 * s->moe_inter / l->etp);
     if (layout_ranks(l) == 1)

@@ -28,6 +28,7 @@ struct ledger_ask {
     double work_elem_bytes; /* of a row of the widest matrix, kept by the kernels beside
                                it */
     double work_fixed_bytes;
+    double page_bytes;       /* to which the kernels' own memory is rounded up; 0 not */
     int slots;               /* expert replica slots of a layer, over all EP ranks */
     double skew;             /* busiest rank's routed tokens over the mean, >= 1 */
     double context_bytes;    /* runtime, driver, kernels, graphs */

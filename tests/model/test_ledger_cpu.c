@@ -1,6 +1,6 @@
 /* The ledger against what the CPU engine holds with the demo model loaded: its weights,
  * KV, activations and the kernels' scratch, within 3 %. */
-#include "tests/model/rig.h"
+#include "tests/model/mesh_rig.h"
 
 #include <math.h>
 
@@ -60,6 +60,64 @@ static void demo_model(void **st)
     assert_true(fabs((g.total - g.margin - g.context) / held - 1) < 0.03);
 }
 
+static double held_by(const struct backend_mem *m)
+{
+    return (double)(m->weight_bytes + m->kv_bytes + m->scratch_bytes + m->other_bytes);
+}
+
+/* The fullest rank of a mesh is the device that the ledger counts. */
+static void demo_model_cut(void **st)
+{
+    static const char *const layouts[] = {"tp3", "pp2", "pp2 tp3"};
+    static int32_t toks[16];
+    struct mesh_job job = {.model = test_demo_model(),
+                           .backend = "cpu",
+                           .isa = "auto",
+                           .kv = DT_BF16,
+                           .toks = toks,
+                           .n_seq = 1,
+                           .len = 16,
+                           .budget = 16};
+    struct shapes s;
+    struct err e = {0};
+
+    (void)st;
+    assert_int_equal(capacity_shapes_of(test_demo_model(), &s, &e), 0);
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
+        struct mesh_run *head, *r = mesh_run_all(layouts[i], &job, &head);
+        struct ledger_ask a;
+        struct ledger g;
+        struct layout l;
+        double most = 0, counted;
+
+        assert_int_equal(layout_parse(layouts[i], &l, &e), 0);
+        for (int k = 0; k < layout_ranks(&l); k++) {
+            if (r[k].rc < 0)
+                fail_msg("%s: rank %d: %s", layouts[i], k, r[k].e.msg);
+            most = fmax(most, held_by(&r[k].mem));
+            printf("# %s rank %d: weights %.2f KV %.2f scratch %.2f buffers %.2f MB\n",
+                   layouts[i], k, 1e-6 * (double)r[k].mem.weight_bytes,
+                   1e-6 * (double)r[k].mem.kv_bytes,
+                   1e-6 * (double)r[k].mem.scratch_bytes,
+                   1e-6 * (double)r[k].mem.other_bytes);
+        }
+        ledger_ask_defaults(&a, 8e9, true);
+        a.ctx = RIG_CTX;
+        a.seqs = RIG_SEQS;
+        a.budget = RIG_ROWS;
+        ledger_count(&s, &l, &a, &g);
+        counted = g.total - g.margin - g.context;
+        printf("# %s stage %d counted: weights %.2f KV %.2f scratch %.2f buffers %.2f "
+               "comm %.2f MB; %.2f of %.2f\n",
+               layouts[i], g.stage, 1e-6 * g.weights_all, 1e-6 * g.kv_all,
+               1e-6 * g.workspace, 1e-6 * g.activations, 1e-6 * g.comm, 1e-6 * counted,
+               1e-6 * most);
+        assert_true(fabs(counted / most - 1) < 0.03);
+        free(head->logits);
+        free(r);
+    }
+}
+
 /* The same from the file alone, as `config check` asks before an engine is started. */
 static void capacity_of_the_file(void **st)
 {
@@ -99,6 +157,7 @@ static void capacity_of_the_file(void **st)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(demo_model),
+                                       cmocka_unit_test(demo_model_cut),
                                        cmocka_unit_test(capacity_of_the_file)};
     return test_main(argc, argv, "ledger_cpu", tests, sizeof(tests) / sizeof(tests[0]));
 }
