@@ -24,28 +24,29 @@ enum { RESTORE_US = 600000000 };
 
 /* ---- out ---- */
 
-static int answer_copy(struct conn *c, const char *path, struct err *e)
+/* The file at path, open; the descriptor keeps the bytes when it has no name any more. */
+static int open_copy(const char *path, uint64_t *ret_size, struct err *e)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
 
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        err_errno(e, ERR_IO, "backup '%s'", path);
-        if (fd >= 0)
-            close(fd);
-        return -1;
+    if (fd >= 0 && fstat(fd, &st) == 0) {
+        *ret_size = (uint64_t)st.st_size;
+        return fd;
     }
-    conn_header(c, "Content-Disposition", "attachment; filename=\"llmrack-state.db\"");
-    conn_answer_file(c, fd, (uint64_t)st.st_size, "application/octet-stream");
-    return 0;
+    err_errno(e, ERR_IO, "backup '%s'", path);
+    if (fd >= 0)
+        close(fd);
+    return -1;
 }
 
 static void backup_job(struct conn *c)
 {
     char *path = NULL;
     struct store *view;
+    uint64_t size = 0;
     struct err e;
-    int rc = spool_reserve(c->h->cfg.state_dir, &path, &e);
+    int fd = -1, rc = spool_reserve(c->h->cfg.state_dir, &path, &e);
 
     if (rc == 0)
         rc = store_view(c->h->cfg.store, &view, &e);
@@ -53,9 +54,15 @@ static void backup_job(struct conn *c)
         rc = store_backup(view, path, &e);
         store_close(view);
     }
-    if (rc < 0 || answer_copy(c, path, &e) < 0)
+    if (rc == 0)
+        fd = open_copy(path, &size, &e);
+    spool_release(path);
+    if (fd < 0) {
         conn_answer_err(c, &e);
-    spool_release(path); /* the descriptor keeps the bytes */
+        return;
+    }
+    conn_header(c, "Content-Disposition", "attachment; filename=\"llmrack-state.db\"");
+    conn_answer_file(c, fd, size, "application/octet-stream");
 }
 
 void control_backup(struct conn *c)

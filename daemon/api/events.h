@@ -27,7 +27,7 @@ enum event_kind {
 #undef X
         EVENT_COUNT
 };
-enum { EVENTS_READERS = 32, EVENTS_UNREAD = 256 << 10, EVENTS_QUIET_US = 15000000 };
+enum { EVENTS_READERS = 32, EVENTS_UNREAD = 64 << 10, EVENTS_QUIET_US = 15000000 };
 
 struct events *events_new(void);
 void events_free(struct events *ev);

@@ -56,14 +56,26 @@ class Rack:
         self.dir = tempfile.TemporaryDirectory(prefix="llmrack-")
         self.sock = os.path.join(self.dir.name, "llmrackd.sock")
         self.log = open(os.path.join(self.dir.name, "log"), "wb+")
-        self.p = subprocess.Popen(
-            [os.path.join(BIN, "llmrackd"), "--state-dir", self.dir.name, "--listen",
-             "127.0.0.1:0", *(["--model", model] if model else []), *options], stderr=self.log,
-            preexec_fn=descriptors and (lambda: limit_descriptors(descriptors)))
-        self.port = wait_for(self.listening)["port"]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.command = [
+            os.path.join(BIN, "llmrackd"), "--state-dir", self.dir.name, "--listen",
+            "127.0.0.1:0", *(["--model", model] if model else []), *options]
+        self.descriptors = descriptors
+        self.spawn()
         if ready:
             wait_for(self.is_ready, 60)
+
+    def spawn(self):
+        n = self.descriptors
+        self.p = subprocess.Popen(self.command, stderr=self.log,
+                                  preexec_fn=n and (lambda: limit_descriptors(n)))
+        self.port = wait_for(self.listening)["port"]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def restart(self, seconds=30):
+        """End it in order and start it again on the same state; it may not be ready yet."""
+        self.p.send_signal(signal.SIGTERM)
+        assert self.p.wait(seconds * SLOW) == 0, self.logged()
+        self.spawn()
 
     def listening(self):
         assert self.p.poll() is None, self.logged()
