@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "daemon/ctrl/fleet.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/tokenizer.h"
@@ -334,5 +335,14 @@ int router_pages_get(struct router *r, struct metric_page **ret, int max)
 }
 
 void router_pages_put(struct router *r) { (void)r; }
+
+/* ---- daemon/ctrl/fleet.h: the real one would bring the real router along ---- */
+
+int fleet_order(struct fleet *f, const char *instance, enum fleet_order o,
+                const char *actor, const char *origin, const char *reason, struct err *e)
+{
+    (void)f, (void)o, (void)actor, (void)origin, (void)reason;
+    return err_set(e, ERR_NOTFOUND, "there is no instance '%s'", instance);
+}
 
 #endif
