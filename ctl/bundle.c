@@ -116,6 +116,8 @@ static void add_support(struct bundle *b, const json_t *root)
             missing(b, key, "the daemon has none");
         else if (!strcmp(key, "log") && json_is_array(v))
             add_log(b, v);
+        else if (!strcmp(key, "config") && json_is_object(v))
+            add_member(b, key, json_object_get(v, "text"));
         else
             add_member(b, key, v);
     }

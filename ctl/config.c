@@ -156,6 +156,23 @@ static void put_faults(const json_t *faults, const char *text,
     }
 }
 
+/* The answer without the actions that do nothing. */
+static json_t *that_act(const json_t *root)
+{
+    json_t *copy = json_copy((json_t *)root), *acts = json_array(), *act;
+    size_t i;
+
+    json_array_foreach(json_object_get(root, "actions"), i, act)
+    {
+        const char *kind = json_string_value(json_object_get(act, "action"));
+
+        if (kind && strcmp(kind, "keep") != 0)
+            json_array_append(acts, act);
+    }
+    json_object_set_new(copy, "actions", acts);
+    return copy;
+}
+
 int config_report(struct session *s, const struct answer *a, const char *text,
                   struct err *e)
 {
@@ -167,6 +184,7 @@ int config_report(struct session *s, const struct answer *a, const char *text,
     struct show_style st = run_style();
     bool ok = json_is_true(json_object_get(a->root, "ok"));
     size_t n = json_array_size(faults);
+    const char *reason;
     struct buf out;
 
     if (s->json) {
@@ -174,8 +192,12 @@ int config_report(struct session *s, const struct answer *a, const char *text,
     } else {
         buf_init(&out, 0);
         put_faults(faults, text, &st, &out);
-        if (n == 0)
-            show_json(a->root, view, &st, &out);
+        if (n == 0) {
+            json_t *shown = that_act(a->root);
+
+            show_json(shown, view, &st, &out);
+            json_decref(shown);
+        }
         if (out.len)
             fputs(out.p, s->out);
         else if (ok)
@@ -185,11 +207,13 @@ int config_report(struct session *s, const struct answer *a, const char *text,
     if (n)
         return err_set(e, ERR_INVALID, "%zu fault%s in the configuration", n,
                        n == 1 ? "" : "s");
+    reason = json_string_value(json_object_get(a->root, "reason"));
     if (json_is_false(json_object_get(a->root, "fits")))
-        return err_set(e, ERR_NOFIT, "it does not fit the devices");
-    return ok || !json_object_get(a->root, "ok")
-               ? 0
-               : err_set(e, ERR_INVALID, "it cannot be committed");
+        return err_set(e, ERR_NOFIT, "%s",
+                       reason ? reason : "it does not fit the devices");
+    if (ok || !json_object_get(a->root, "ok"))
+        return 0;
+    return err_set(e, ERR_INVALID, "%s", reason ? reason : "it cannot be committed");
 }
 
 int config_put(struct session *s, json_t *body, struct err *e)

@@ -82,11 +82,22 @@ static char *state_line(const json_t *o, const char *what, const char *name,
                      *text ? ": " : "", text);
 }
 
+/* A deed of his own, or that it was done: he saw it. */
+static bool is_known(const json_t *o, const char *self)
+{
+    char who[FIELD], what[FIELD], result[FIELD];
+
+    if (self && !strcmp(get(o, "actor", who), self))
+        return true;
+    return !strcmp(get(o, "what", what), "config.apply") &&
+           !strcmp(get(o, "result", result), "ok");
+}
+
 char *follow_event(const char *kind, const char *json, bool shell, const char *self,
                    const struct show_style *st)
 {
     json_t *o = parse(json);
-    char at[FIELD], who[FIELD], *line = NULL;
+    char at[FIELD], *line = NULL;
 
     if (!o)
         return NULL;
@@ -95,8 +106,7 @@ char *follow_event(const char *kind, const char *json, bool shell, const char *s
              : !strcmp(kind, "journal") ? "at_ms"
                                         : "",
              at);
-    if (!strcmp(kind, "journal") &&
-        !(shell && self && !strcmp(get(o, "actor", who), self)))
+    if (!strcmp(kind, "journal") && !(shell && is_known(o, self)))
         line = journal_line(o, at, st);
     else if (!strcmp(kind, "alarm"))
         line = alarm_line(o, at, st);

@@ -147,15 +147,17 @@ static enum err_code code_of_status(long status)
 static int fail_status(struct wire *w, long status, const struct buf *body, struct err *e)
 {
     static const struct js_limits lim = {1 << 20, 16};
-    const char *msg = NULL;
+    const char *msg = NULL, *missed;
     json_t *root = NULL;
 
     if (body->len && js_parse(body->p, body->len, &lim, &root, NULL) == 0)
         msg =
             json_string_value(json_object_get(json_object_get(root, "error"), "message"));
     err_set(e, code_of_status(status), "%s", msg ? msg : "the daemon gave no reason");
+    missed = json_string_value(
+        json_object_get(json_object_get(root, "missed"), "text")); /* of a stale commit */
     if (msg)
-        w->said = xstrdup(msg);
+        w->said = xasprintf("%s%s%s", msg, missed ? "\n" : "", missed ? missed : "");
     else
         err_wrap(e, "HTTP %ld", status);
     json_decref(root);
