@@ -1,25 +1,19 @@
 """llmctl against a daemon: one-shot, fed by a pipe, and in a terminal (a pty, with the keys
 that a person presses)."""
-import fcntl
 import json
-import os
-import pty
 import re
-import select
 import signal
 import socket
-import struct
 import subprocess
+import tarfile
 import termios
-import time
 
 import pytest
 
-from rack import BIN, SLOW, wait_for
+from rack import SLOW, wait_for
+from terminal import CTL, Terminal
 
 pytestmark = pytest.mark.san
-
-CTL = os.path.join(BIN, "llmctl")
 
 
 def ctl(rack, *args, stdin=""):
@@ -87,119 +81,107 @@ def test_ctrl_c_ends_a_call_that_hangs(tmp_path):
 
 # ---- in a terminal ----
 
-def plain(text):
-    """Without colours and other escapes."""
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-
-
-class Terminal:
-    """llmctl with a pty for its terminal; what it shows is gathered in .text."""
-
-    def __init__(self, rack, home):
-        self.text = ""
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.environ.update(TERM="xterm", HOME=str(home))
-            os.execv(CTL, [CTL, "-s", rack.sock])
-        self.size(100)
-        self.sees("llmctl> ")
-
-    def size(self, columns):
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-
-    def read(self, seconds):
-        if select.select([self.fd], [], [], seconds)[0]:
-            try:
-                self.text += os.read(self.fd, 65536).decode("utf-8", "replace")
-            except OSError:  # closed
-                pass
-
-    def sees(self, what, seconds=20):
-        """Until the text shown holds it; what was shown up to its end is handed out."""
-        end = time.monotonic() + seconds * SLOW
-        while not (m := re.search(what if hasattr(what, "search") else re.escape(what), self.text)):
-            assert time.monotonic() < end, f"{what!r} is not in {self.text!r}"
-            self.read(0.2)
-        seen, self.text = self.text[:m.end()], self.text[m.end():]
-        return seen
-
-    def keys(self, text):
-        os.write(self.fd, text.encode())
-
-    def end(self):
-        """Exit code, or minus the signal."""
-        status = wait_for(lambda: os.waitpid(self.pid, os.WNOHANG)[::-1])
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(status[0])
-
-
 @pytest.fixture
 def terminal(rack, tmp_path):
-    t = Terminal(rack, tmp_path)
+    t = Terminal("-s", rack.sock, home=tmp_path)
+    t.shows("llmctl>$")
     yield t
-    try:
-        os.kill(t.pid, signal.SIGKILL)
-        os.waitpid(t.pid, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass
+    t.stop()
 
 
 def test_keys(terminal):
     t = terminal
     t.keys("sh\t")
-    t.sees("show ")
+    t.shows("^llmctl> show$")
     t.keys("\t\t")
-    listed = t.sees(re.compile("topology.*llmctl> show ", re.S))
-    assert "models" in listed and "status" in listed
+    t.shows(r"(?s)alarms.*status.*topology.*llmctl> show$")
     t.keys("?")
-    assert "the rack as a tree" in t.sees(re.compile("topology .*llmctl> show ", re.S))
+    t.shows(r"(?s)the rack as a tree.*llmctl> show$")
     t.keys("\x03")  # Ctrl-C: a new line, nothing is run
-    t.sees("llmctl> ")
+    t.shows("^llmctl>$")
     t.keys("show mod\t\r")
-    assert "MODEL" in t.sees(re.compile("MODEL.*llmctl> ", re.S))
+    t.shows("(?s)MODEL .*llmctl>$")
     t.keys("\x1b[A")  # up: the line before
-    t.sees("show models")
+    t.shows("llmctl> show models$")
     t.size(84)
     t.keys("\r")
-    table = t.sees(re.compile("MODEL.*llmctl> ", re.S))
-    assert "~" in table and max(map(len, re.split("[\r\n]+", plain(table)))) <= 84
+    t.shows("(?s)MODEL .*~.*llmctl>$")
     t.keys("nonsense\r")
-    t.sees("no verb fits 'nonsense'")
+    t.shows("no verb fits 'nonsense'")
     t.keys("exit\r")
-    assert t.end() == 0
+    assert t.ends() == 0
 
 
 def test_chat_is_stopped_and_goes_on(terminal, rack):
     t = terminal
     t.keys("chat\r")
-    t.sees("you> ")
+    t.shows("^you>$")
     t.keys("Write a very long story about the sea, with many chapters.\r")
     wait_for(lambda: rack.local("/api/v1/requests")["requests"])
-    t.sees(re.compile("sea.*( [a-z]+){5}", re.S))
+    t.shows(r"chapters\.\n(.*\n)*.*( [a-z]+){5}")
     t.keys("\x03")
-    t.sees("[stopped]")
-    t.sees("you> ")
+    t.shows(r"^\[stopped\]\nyou>$")
     wait_for(lambda: not rack.local("/api/v1/requests")["requests"])
     t.keys("/reset\r")
     t.keys("Say only the word yes.\r")
-    t.sees(re.compile(r"TTFT \d+ ms, \d+ tokens, \d+ tokens/s\]"))
+    t.shows(r"TTFT \d+ ms, \d+ tokens, \d+ tokens/s\]")
     t.keys("/reset\r")
-    t.sees("forgotten")
+    t.shows("forgotten\nyou>$")
     t.keys("/exit\r")
-    t.sees("llmctl> ")
+    t.shows("^llmctl>$")
     t.keys("\x04")  # the end of input
-    assert t.end() == 0
+    assert t.ends() == 0
 
 
 @pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_terminal_and_history_in_order(terminal, tmp_path, signo):
     t = terminal
-    before = termios.tcgetattr(t.fd)[3]
-    assert not before & termios.ICANON  # readline has it
+    fd = t.child.child_fd
+    assert not termios.tcgetattr(fd)[3] & termios.ICANON  # readline has it
     t.keys("version\r")
-    t.sees("schema")
-    t.sees("llmctl> ")
-    os.kill(t.pid, signo)
-    wait_for(lambda: termios.tcgetattr(t.fd)[3] & termios.ICANON)
-    assert t.end() == 0
+    t.shows(r"schema .*\nllmctl>$")
+    t.child.kill(signo)
+    wait_for(lambda: termios.tcgetattr(fd)[3] & termios.ICANON)
+    assert t.ends() == 0
     assert (tmp_path / ".llmctl_history").read_text() == "version\n"
+
+
+def test_a_change_from_the_draft_to_the_history(start, tmp_path):
+    """Against a real store: checked, pending with a countdown, confirmed, undone."""
+    rack = start()
+    p = ctl(rack, "config", "set", "limits.idle_s", "81")
+    assert p.returncode == 0 and re.search(r"limits.idle_s +75 +81 +hot", p.stdout), p.stderr
+    p = ctl(rack, "config", "set", "limits.idle_s", "many")
+    assert p.returncode == 2 and "limits.idle_s" in p.stdout + p.stderr
+    assert ctl(rack, "config", "set", "limits.idle_s", "81").returncode == 0
+    assert "+  idle_s: 81" in ctl(rack, "config", "diff").stdout
+    t = Terminal("-s", rack.sock, home=tmp_path)
+    try:
+        t.shows("llmctl>$")
+        t.keys("config commit confirm 300 comment 'longer idle'\r")
+        t.shows(r"revision (\d+) is rolled back in \d+ s")
+        t.shows(r"llmctl \(rev 2 pending 29\d s\)>$")
+        p = ctl(rack, "config", "commit")
+        assert p.returncode == 5 and "revision 2 waits" in p.stderr
+        t.keys("config confirm\r")
+        t.shows(r"^llmctl>$")
+        t.keys("config rollback 1\r")
+        t.shows(r"equal to 1\? \[y/N\]$")
+        t.keys("y\r")
+        t.shows(r"^config.rollback .*\n(.*\n)*llmctl>$")
+        t.keys("exit\r")
+        assert t.ends() == 0
+    finally:
+        t.stop()
+    history = ctl(rack, "config", "history").stdout
+    assert re.search(r"^ +3 +confirmed ", history, re.M), history
+    assert re.search(r"^ +2 +superseded .*longer idle", history, re.M), history
+    assert "idle_s: 81" not in ctl(rack, "config", "show").stdout
+    assert ctl(rack, "config", "diff", "1", "3").stdout == "no difference\n"
+    p = ctl(rack, "support-bundle", str(tmp_path / "b.tgz"))
+    assert p.returncode == 0, p.stderr
+    with tarfile.open(tmp_path / "b.tgz") as bundle:
+        assert {"support/config.yaml", "support/journal.json", "support/rack.json",
+                "support/log.txt"} <= set(bundle.getnames())
+    assert ctl(rack, "selftest").returncode == 0
+    assert ctl(rack, "journal", "verify").returncode == 0
