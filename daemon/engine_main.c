@@ -58,6 +58,7 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
 {
     static const char *const isas[] = {"auto", "portable", "avx2", "avx512"};
     static const char *const backends[] = {"cpu"};
+    char layout[64];
     const struct instance_opts *i = &o->inst;
 
     *c = (struct engine_cfg){
@@ -75,6 +76,10 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
         .null_exec = i->executor == 1,
         .reuse = i->reuse,
     };
+    snprintf(layout, sizeof(layout), "pp%d tp%d ep%d%s", (int)i->pp, (int)i->tp,
+             (int)i->ep, i->sp ? " sp" : "");
+    if (layout_parse(layout, &c->layout, e) < 0)
+        return -1;
     return parse_secret(o->secret, c->secret, e);
 }
 

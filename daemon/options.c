@@ -47,7 +47,11 @@
         ENUM(T, P executor, "executor", "ranks|null", "ranks",                           \
              "null answers at once with made-up tokens, to measure the rest"),           \
         BOOL(T, P reuse, "reuse", "yes",                                                 \
-             "keep prefixes in the KV cache for later requests")
+             "keep prefixes in the KV cache for later requests"),                        \
+        INT(T, P pp, "pp", 1, 128, "1", "N", "pipeline stages"),                         \
+        INT(T, P tp, "tp", 1, 128, "1", "N", "tensor parallel ranks"),                   \
+        INT(T, P ep, "ep", 1, 128, "1", "N", "expert parallel ranks: 1, or tp"),         \
+        BOOL(T, P sp, "sp", NULL, "norms and residuals on each tp rank's own rows")
 
 const struct opt_def daemon_opt_defs[] = {
 #define X(id, name, kind, arg, path, help)                                               \

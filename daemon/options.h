@@ -30,6 +30,8 @@ struct instance_opts {
     int backend;         /* cpu (| far in test builds) */
     int executor;        /* ranks | null */
     bool reuse;          /* prefix cache */
+    int64_t pp, tp, ep;  /* layout over ranks */
+    bool sp;
 };
 
 /* Options with a path: id, option, kind (STR or SWITCH), what stands for the value, path,

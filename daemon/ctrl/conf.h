@@ -42,6 +42,10 @@ struct conf_instance { /* instances.NAME */
     int64_t step_tok, max_seqs, max_waiting, ctx, threads;
     int isa, backend, executor; /* as the engine's options of these names */
     struct {
+        int64_t pp, tp, ep;
+        bool sp;
+    } layout;
+    struct {
         int64_t mib;
         int type; /* auto | f16 | bf16 */
         bool reuse;

@@ -108,10 +108,10 @@ struct instance_status {
     int generation; /* of its engine: one more with each that the fleet starts */
     int live;       /* requests without a finish */
     double load_done;
-    int pid, restarts, n_ctx, n_blocks, block_tok, n_threads;
+    int pid, restarts, n_ctx, n_blocks, block_tok, n_threads, n_ranks;
     uint64_t weight_bytes, kv_bytes, scratch_bytes;
     int64_t since_us, load_us, retry_at_us; /* monotonic */
-    char isa[16], kv_type[8], mode[16];
+    char isa[16], kv_type[8], mode[16], layout[64];
     int running, waiting, kv_used, kv_cached; /* from the engine's page */
     double kv_queries, kv_hits;               /* tokens looked up and found, likewise */
 };

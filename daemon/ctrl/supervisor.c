@@ -163,6 +163,8 @@ static void take_figures(struct instance_status *st, const struct wire_ready *r)
     st->kv_bytes = r->kv_bytes;
     st->scratch_bytes = r->scratch_bytes;
     st->load_us = r->load_us;
+    st->n_ranks = r->n_ranks;
+    memcpy(st->layout, r->layout, sizeof(st->layout));
     memcpy(st->isa, r->isa, sizeof(st->isa));
     memcpy(st->kv_type, r->kv_type, sizeof(st->kv_type));
     st->error[0] = '\0';

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "daemon/serve/sched.h"
+#include "topo/layout.h"
 
 struct err;
 struct metric_page;
@@ -28,6 +29,7 @@ struct engine_cfg {
     int threads;               /* 0 = one per CPU of the process */
     const char *backend, *isa; /* names as backend_open takes them */
     bool null_exec, reuse;
+    struct layout layout; /* zeroed = one rank */
     uint8_t secret[16]; /* of the prefix hash */
 };
 

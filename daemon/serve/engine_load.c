@@ -166,10 +166,14 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
                     .n_blocks = l->sched.kv.group[0].n_blocks},
         .caps = l->caps,
         .depth = EXEC_DEPTH,
+        .layout = cfg->layout,
     };
     if (ranks_new(m, &rc, on_progress, &p, &l->x, e) < 0)
         return -1;
     ranks_mem(l->x, &mem);
+    l->ready.n_ranks = ranks_count(l->x);
+    if (cfg->layout.tp)
+        layout_print(&cfg->layout, l->ready.layout, sizeof(l->ready.layout));
     l->ready.n_threads = cpu.n_threads;
     l->ready.weight_bytes = mem.weight_bytes;
     l->ready.kv_bytes = mem.kv_bytes;

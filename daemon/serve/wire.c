@@ -305,6 +305,7 @@ static const struct wire_field {
             sizeof(((struct type *)0)->f), #f                                            \
     }
     FIELD(LOADING, F64, wire_loading, done), FIELD(READY, STR, wire_ready, isa),
+    FIELD(READY, STR, wire_ready, layout),
     FIELD(READY, STR, wire_ready, kv_type),  FIELD(READY, STR, wire_ready, main_type),
     FIELD(READY, STR, wire_ready, family),   FIELD(READY, STR, wire_ready, format),
     FIELD(READY, STR, wire_ready, name),     FIELD(FAIL, STR, wire_fail, msg),

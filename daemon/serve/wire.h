@@ -18,7 +18,7 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 1, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
+enum { WIRE_VERSION = 2, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
 /* to the engine: ADD CANCEL DRAIN STOP; from it: the rest */
 #define WIRE_MAP(X)                                                                      \
@@ -52,9 +52,10 @@ struct wire_loading {
 };
 struct wire_ready {
     int64_t load_us;
-    int32_t n_ctx, n_vocab, n_blocks, block_tok, n_threads;
+    int32_t n_ctx, n_vocab, n_blocks, block_tok, n_threads, n_ranks;
     uint64_t weight_bytes, kv_bytes, scratch_bytes, n_params, file_bytes;
     char isa[16], kv_type[8], main_type[8], family[16], format[16], name[128];
+    char layout[64];
 };
 struct wire_fail {
     uint32_t code; /* enum err_code */
