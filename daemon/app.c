@@ -174,6 +174,9 @@ static void on_journal(void *arg, const struct journal_row *r)
 {
     struct app *a = arg;
 
+    /* the hash outside the store, so that a journal cut off in there shows */
+    log_info("journal row %lld: %s %s %s, by %s, hash %s", (long long)r->id, r->what,
+             r->subject, r->result, r->actor, r->hash);
     http_on_journal(a->http, r);
 }
 

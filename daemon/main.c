@@ -1,4 +1,6 @@
 /* daemon/main.c - llmrackd: its options, then its parts (app.h). */
+#include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -6,6 +8,7 @@
 #include "daemon/app.h"
 #include "daemon/options.h"
 #include "daemon/print.h"
+#include "state/store.h"
 #include "topo/probe_nvml.h"
 
 /* 0 go on, 1 done, -1. */
@@ -23,6 +26,20 @@ static int read_options(struct daemon_opts *o, int argc, char **argv, struct err
     level = o->log_level ? log_level_parse(o->log_level) : LOG_LV_INFO;
     if (level >= 0) /* until the configuration is there, which checks it */
         log_level_set((enum log_level)level);
+    return 0;
+}
+
+static int recover(const struct daemon_opts *o)
+{
+    struct err e = {0};
+    char *what;
+
+    if (store_recover(o->state_dir, &what, &e) < 0) {
+        log_error("%s", e.msg);
+        return err_exit(e.code);
+    }
+    printf("%s: %s\n", o->state_dir, what);
+    free(what);
     return 0;
 }
 
@@ -54,5 +71,7 @@ int main(int argc, char **argv)
     }
     if (o.probe)
         return probe_nvml_run("libnvidia-ml.so.1", isatty(0) ? -1 : 0, 1);
-    return rc ? 0 : run(&o);
+    if (rc > 0)
+        return 0;
+    return o.recover ? recover(&o) : run(&o);
 }

@@ -73,6 +73,8 @@ const struct opt_def daemon_opt_defs[] = {
         "engine program; empty = llmrack-engine beside llmrackd"),
     ENUM(daemon_opts, probe, "probe", "none|nvml", "none",
          "be the helper that asks NVML: a JSON line at once and for each byte of input"),
+    BOOL(daemon_opts, recover, "recover", NULL,
+         "where the state is damaged: put its newest good backup in its place and end"),
     BOOL(daemon_opts, help, "help", NULL, "print this and end"),
     BOOL(daemon_opts, version, "version", NULL, "print the version and end"),
     BOOL(daemon_opts, man, "man", NULL, "print the options as roff and end"),

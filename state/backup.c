@@ -325,7 +325,7 @@ static int newest_backup(const char *dir, char ret[FOLDER_PATH_MAX])
     return n;
 }
 
-int backup_check_lost(const char *dir, struct err *e)
+int backup_check_lost(const char *dir, struct store *s, struct err *e)
 {
     char db[FOLDER_PATH_MAX], wal[FOLDER_PATH_MAX], old[FOLDER_PATH_MAX],
         any[FOLDER_PATH_MAX];
@@ -333,9 +333,9 @@ int backup_check_lost(const char *dir, struct err *e)
     if (folder_path(dir, "state.db", db, e) < 0 ||
         folder_path(dir, "state.db-wal", wal, e) < 0 || folder_path(dir, OLD, old, e) < 0)
         return -1;
-    if (folder_size(db) > 0)
+    if (!s && folder_size(db) > 0)
         return 0;
-    if (folder_size(wal) > 0 || folder_size(old) >= 0 || newest_backup(dir, any))
+    if ((!s && folder_size(wal) > 0) || folder_size(old) >= 0 || newest_backup(dir, any))
         return err_set(e, ERR_CORRUPT, "'%s' is %s, though there was a state here", db,
                        folder_size(db) < 0 ? "gone" : "empty");
     return 0;

@@ -438,10 +438,15 @@ static int bring_up(struct store *s, struct err *e)
         migrate_version(s, &version, e) < 0 || open_log(s, e) < 0 ||
         check_tables(s, e) < 0)
         return -1;
+    if (empty && backup_check_lost(s->dir, s, e) < 0)
+        return -1;
     if (version > 0 && version < newest && backup_here(s, version, e) < 0)
         return err_wrap(e, "copy before the schema is brought from %d to %d", version,
                         newest);
     if (migrate_to(s, version, newest, e) < 0)
+        return -1;
+    /* into the file itself: one without its log is then never taken for a new one */
+    if (version < newest && store_script(s, "PRAGMA wal_checkpoint(TRUNCATE)", e) < 0)
         return -1;
     s->version = newest;
     return load_secret(s, e) < 0 || backup_tell(s, e) < 0 ? -1 : 0;
@@ -464,7 +469,7 @@ int store_open(const char *dir, struct store **ret, struct err *e)
     if (rc == 0) {
         s->file = xstrdup(path);
         err_clear(&why);
-        if (backup_check_lost(dir, &why) < 0 || bring_up(s, &why) < 0) {
+        if (backup_check_lost(dir, NULL, &why) < 0 || bring_up(s, &why) < 0) {
             if (why.code == ERR_CORRUPT)
                 backup_way_out(dir, &why);
             rc = err_set(e, why.code, "%s", why.msg);

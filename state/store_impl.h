@@ -84,8 +84,9 @@ int backup_adopt(const char *dir, struct err *e);
 int backup_tell(struct store *s, struct err *e);
 /* A copy in dir/backups, named by time and schema. */
 int backup_here(struct store *s, int version, struct err *e);
-/* CORRUPT when there was a store in dir and now there is none. */
-int backup_check_lost(const char *dir, struct err *e);
+/* CORRUPT when there was a store in dir and now there is no file (s NULL), or s, which
+ * has no table. */
+int backup_check_lost(const char *dir, struct store *s, struct err *e);
 /* "; 'llmrackd --recover' .." for a store that cannot be used. */
 void backup_way_out(const char *dir, struct err *e);
 

@@ -327,11 +327,34 @@ static void gone_is_not_begun_anew(void **state)
     refused(store_open(dir, &t, &e), ERR_CORRUPT, "gone");
     put_bytes("state.db", -1, "", 0);
     refused(store_open(dir, &t, &e), ERR_CORRUPT, "empty");
+    sql_on(in_dir("state.db"), "CREATE TABLE x (a); DROP TABLE x"); /* a file, no table */
+    assert_true(folder_size(in_dir("state.db")) > 0);
+    refused(store_open(dir, &t, &e), ERR_CORRUPT, "empty");
     unlink(in_dir("state.db"));
     ok(store_recover(dir, &what, &e));
     free(what);
     reopen();
     assert_string_equal(last_row(), "x");
+}
+
+/* Its log taken away: what was in there is lost, but not the store. */
+static void a_new_store_stands_without_its_log(void **state)
+{
+    struct journal_row r;
+
+    (void)state;
+    sqlite3 *hold; /* keeps the close from emptying the log */
+    assert_int_equal(sqlite3_open(in_dir("state.db"), &hold), SQLITE_OK);
+    sqlite3_exec(hold, "SELECT count(*) FROM journal", NULL, NULL, NULL);
+    add("in the log only");
+    copy("state.db", "elsewhere");
+    store_close(st);
+    st = NULL;
+    sqlite3_close(hold);
+    folder_remove_db(in_dir("state.db"));
+    copy("elsewhere", "state.db");
+    reopen();
+    assert_int_equal(journal_list(st, 0, &r, 1, &e), 0);
 }
 
 static void recovery_takes_the_newest_good_one(void **state)
@@ -454,6 +477,7 @@ static const struct CMUnitTest tests[] = {
     WITH_STORE(killed_at_each_step_it_is_old_or_new),
     WITH_STORE(damaged_is_refused_with_the_way_out),
     WITH_STORE(gone_is_not_begun_anew),
+    WITH_STORE(a_new_store_stands_without_its_log),
     WITH_STORE(recovery_takes_the_newest_good_one),
     WITH_STORE(recovery_without_a_backup_says_so),
     WITH_STORE(the_reserve_is_kept),
