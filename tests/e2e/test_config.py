@@ -335,6 +335,40 @@ def test_another_mode_loses_no_stream(daemon):
     assert daemon.revision(n)["state"] == "confirmed"
 
 
+def test_guard(daemon):
+    """What a guarded revision breaks takes it back; what it does not is confirmed."""
+    daemon.set(guard__min_requests=8, instances__main__slo__ttft_ms=3600000)
+    daemon.commit()
+    before = daemon.config()
+
+    def ask(n):
+        time.sleep(1.1)  # figures are by whole seconds
+        for _ in range(n):
+            c, r = daemon.answer(max_tokens=2)
+            r.read()
+            c.close()
+
+    ask(12)
+    daemon.set(limits__drain_s=12)
+    n, _ = daemon.commit(guard="auto", confirm_s=8)
+    assert daemon.config()["pending"]["guard"] == "auto"
+    ask(12)
+    assert daemon.wait_idle()["revision"] == n, str(daemon.revision(n))
+    assert "by guard" in daemon.revision(n)["why"]
+    ask(12)
+    daemon.set(instances__main__slo__ttft_ms=0.001)  # nobody meets that
+    n, _ = daemon.commit(guard="on")
+    wait_for(lambda: "of 8 requests" in daemon.config()["pending"]["verdict"])
+    ask(12)
+    c = daemon.wait_idle()
+    assert c["revision"] == n - 1 and c["revision"] > before["revision"]
+    r = daemon.revision(n)
+    assert r["state"] == "rolled back" and "SLO attainment fell from 100.00 % to 0.00 %" in r["why"]
+    assert r["before"]["met"] >= 10 and r["after"]["met"] == 0 and r["after"]["slo"]
+    assert "fell from" in daemon.journal("config.rollback")[0]["detail"]
+    assert daemon.journal("config.rollback")[0]["actor"] == "guard"
+
+
 def test_failing_model_restores_the_former(daemon):
     before = daemon.config()
     daemon.set(models__demo__path="/nonexistent/model.gguf")

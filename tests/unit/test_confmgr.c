@@ -4,6 +4,9 @@
  */
 #include "tests/test.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -965,6 +968,97 @@ static void faulty_drafts(void **state)
     assert_non_null(strstr(e.msg, "nothing would change"));
 }
 
+/* ---- a store that cannot be written ---- */
+
+/* No file of this process grows any more, as on a full disk. */
+static void disk(bool full)
+{
+    struct rlimit r = {full ? 0 : RLIM_INFINITY, RLIM_INFINITY};
+
+    signal(SIGXFSZ, SIG_IGN);
+    fflush(NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &r), 0);
+}
+
+static void full_disk_refuses(void **state)
+{
+    struct fix *f = *state;
+    int64_t id = 0;
+    int rc[3];
+    struct err e[3] = {0};
+
+    assert_int_equal(draft(f, "log_level: warn\n", 0), 0);
+    disk(true);
+    rc[0] = confmgr_commit(f->m, &plain, &id, &e[0]);
+    disk(false);
+    assert_int_equal(rc[0], -1);
+    assert_true(e[0].code == ERR_IO || e[0].code == ERR_UNAVAIL);
+    assert_true(strlen(e[0].msg) > 10);
+    assert_null(f->asked); /* nothing was done */
+    assert_point(f, REV_IDLE, 1, 1, 0);
+    assert_int_equal(confmgr_commit(f->m, &windowed, &id, &e[0]), 0);
+    fleet_ends(f, NULL);
+    disk(true);
+    rc[0] = confmgr_confirm(f->m, &ann, &id, &e[0]);
+    rc[1] = confmgr_draft(f->m, &ann, "log_level: error\n", 0, &e[1]);
+    disk(false);
+    assert_int_equal(rc[0], -1); /* it was not confirmed, and nobody says so */
+    assert_int_equal(rc[1], -1);
+    assert_int_equal(point(f).phase, REV_PHASE_PENDING);
+    assert_int_equal(confmgr_confirm(f->m, &ann, &id, &e[0]), 0);
+}
+
+/* The service comes first: it goes back, and the store follows. */
+static void full_disk_stops_no_rollback(void **state)
+{
+    struct fix *f = *state;
+    int64_t id, first, last;
+    struct err e = {0};
+
+    first = commit(f, "log_level: warn\n", &windowed);
+    fleet_ends(f, NULL);
+    disk(true);
+    pass(f, 600);
+    disk(false);
+    assert_string_equal(f->asked->log_level, "info");
+    disk(true);
+    fleet_ends(f, NULL);
+    disk(false);
+    assert_int_equal(draft(f, "log_level: error\n", 0), 0);
+    assert_int_equal(confmgr_commit(f->m, &plain, &id, &e), -1);
+    assert_int_equal(e.code, ERR_UNAVAIL);
+    assert_int_equal(point(f).phase, REV_PHASE_PENDING);
+    pass(f, 1);
+    assert_point(f, REV_IDLE, 1, 1, 0);
+    assert_state(f, first, REV_ROLLED_BACK, "not confirmed in time");
+    /* killed before the store could follow: the next start does it */
+    last = commit(f, "log_level: warn\n", &windowed);
+    fleet_ends(f, NULL);
+    disk(true);
+    pass(f, 600);
+    fleet_ends(f, NULL);
+    disk(false);
+    restart(f, "boot-2");
+    assert_state(f, last, REV_ROLLED_BACK, "the machine was started again");
+    fleet_ends(f, NULL);
+    assert_point(f, REV_IDLE, 1, 1, 0);
+}
+
+/* Applied, but it cannot be stored that it was: it is taken back. */
+static void full_disk_after_apply(void **state)
+{
+    struct fix *f = *state;
+
+    commit(f, "log_level: warn\n", &plain);
+    disk(true);
+    fleet_ends(f, NULL);
+    disk(false);
+    assert_string_equal(f->asked->log_level, "info");
+    fleet_ends(f, NULL);
+    assert_point(f, REV_IDLE, 1, 1, 0);
+    assert_int_equal(state_of(f, 2, NULL), REV_FAILED);
+}
+
 static void restart_class_is_said(void **state)
 {
     struct fix *f = *state;
@@ -1152,6 +1246,9 @@ static const struct CMUnitTest tests[] = {
     T(rebase_conflict),
     T(draft_of_the_next),
     T(faulty_drafts),
+    T(full_disk_refuses),
+    T(full_disk_stops_no_rollback),
+    T(full_disk_after_apply),
     T(restart_class_is_said),
     T(guard_breach),
     T(guard_readiness),
