@@ -178,8 +178,8 @@ int config_report(struct session *s, const struct answer *a, const char *text,
 {
     static const char view[] =
         "changes?{CHANGE=path,FROM=from,TO=to,CLASS=class:state};"
-        "actions?{ACTION=action,INSTANCE=instance,LIVE=live,NEEDS=need_bytes:bytes,"
-        "FREE=have_bytes:bytes,FITS=fits:state,WHY=why:wrap}";
+        "actions?{ACTION=action,INSTANCE=instance,LIVE=live,NEEDS=need_bytes:bytes+,"
+        "FREE=have_bytes:bytes+,FITS=fits:state,WHY=why:wrap}";
     const json_t *faults = json_object_get(a->root, "faults");
     struct show_style st = run_style();
     bool ok = json_is_true(json_object_get(a->root, "ok"));

@@ -168,27 +168,35 @@ static int look_confirmed(struct session *s, const char *which, char **what,
     return rc;
 }
 
+/* An instance that is replaced has two engines, each a row. */
 static int look_drained(struct session *s, const char *which, char **what, struct err *e)
 {
+    int64_t open = 0;
+    bool known = false, serves = false;
     struct answer a;
     size_t i;
     json_t *v;
     int rc = run_get(s, "instances", &a, e);
 
-    if (rc == 0)
-        rc = err_set(e, ERR_NOTFOUND, "there is no instance '%s'", which);
     json_array_foreach(json_object_get(a.root, "instances"), i, v)
     {
-        int64_t running = json_integer_value(json_object_get(v, "running")),
-                waiting = json_integer_value(json_object_get(v, "waiting"));
+        const char *state = member(v, "state");
 
         if (strcmp(member(v, "name"), which) != 0)
             continue;
-        *what = xasprintf("%s runs %lld requests", which, (long long)(running + waiting));
-        rc = running + waiting == 0;
+        known = true;
+        serves |= strcmp(state, "draining") && strcmp(state, "stopped");
+        open += json_integer_value(json_object_get(v, "running")) +
+                json_integer_value(json_object_get(v, "waiting"));
     }
     answer_done(&a);
-    return rc;
+    if (rc < 0)
+        return -1;
+    if (!known)
+        return err_set(e, ERR_NOTFOUND, "there is no instance '%s'", which);
+    *what = serves ? xasprintf("%s takes requests: it is not being drained", which)
+                   : xasprintf("%s has %lld requests", which, (long long)open);
+    return !serves && open == 0;
 }
 
 static int look_operation(struct session *s, const char *which, char **what,

@@ -12,7 +12,7 @@
 
 enum { KEY_ID = 12, SECRET_MIN = 32 };
 
-static bool is_id(char c)
+static bool is_id_char(char c)
 {
     return islower((unsigned char)c) || isdigit((unsigned char)c);
 }
@@ -25,14 +25,14 @@ static size_t key_at(const char *p, const char *end)
     if (end - p < KEY_ID + 1 + SECRET_MIN || p[KEY_ID] != '.')
         return 0;
     for (int i = 0; i < KEY_ID; i++)
-        if (!is_id(p[i]))
+        if (!is_id_char(p[i]))
             return 0;
     while (p + n < end && isxdigit((unsigned char)p[n]))
         n++;
     return n >= KEY_ID + 1 + SECRET_MIN ? n : 0;
 }
 
-static bool begins(const char *p, const char *end, const char *word)
+static bool starts(const char *p, const char *end, const char *word)
 {
     size_t n = strlen(word);
 
@@ -48,7 +48,7 @@ static size_t name_at(const char *line, const char *p, const char *end)
     if (p > line && (isalnum((unsigned char)p[-1])))
         return 0;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (begins(p, end, names[i]))
+        if (starts(p, end, names[i]))
             return strlen(names[i]);
     return 0;
 }
@@ -65,7 +65,7 @@ static const char *value_after(const char *p, const char *end)
     while (p < end && *p == ' ')
         p++;
     if (p == end || isdigit((unsigned char)*p) || strchr("-{[", *p) ||
-        begins(p, end, "null"))
+        starts(p, end, "null"))
         return NULL;
     return p;
 }
@@ -101,14 +101,14 @@ static void redact_line(const char *p, const char *end, struct buf *out)
     if (content)
         end = content;
     while (p < end) {
-        size_t key = p == line || !is_id(p[-1]) ? key_at(p, end) : 0;
+        size_t key = p == line || !is_id_char(p[-1]) ? key_at(p, end) : 0;
         size_t name = key ? 0 : name_at(line, p, end);
         const char *value = name ? value_after(p + name, end) : NULL;
 
         if (key) {
             buf_printf(out, "%.*s." OUT, KEY_ID, p);
             p += key;
-        } else if (begins(p, end, "bearer ")) {
+        } else if (starts(p, end, "bearer ")) {
             buf_printf(out, "%.7s" OUT, p);
             p += 7;
             while (p < end && *p != ' ' && *p != '"')

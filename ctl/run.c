@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "ctl/args.h"
@@ -309,6 +310,20 @@ int run_plan_show(struct session *s, const struct verb *v, const struct args *a,
     else if (!args_get(a, "ID"))
         one.path = "plans/last?row={row}";
     return run_row(s, &one, a, NULL, e);
+}
+
+int run_slo_history(struct session *s, const struct verb *v, const struct args *a,
+                    struct err *e)
+{
+    const char *span = args_get(a, "SPAN");
+    int64_t minutes = span ? (strtoll(span, NULL, 10) + 59) / 60 : 60;
+    struct verb since = *v;
+    char path[64];
+
+    snprintf(path, sizeof(path), "slo/history?from=%lld",
+             (long long)(clock_wall_ms() / 60000 - minutes));
+    since.path = path;
+    return run_row(s, &since, a, NULL, e);
 }
 
 int run_fetch_file(struct session *s, const struct verb *v, const struct args *a,

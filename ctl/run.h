@@ -76,6 +76,8 @@ int run_explain(struct session *, const struct verb *, const struct args *, stru
 int run_plan(struct session *, const struct verb *, const struct args *, struct err *);
 int run_plan_show(struct session *, const struct verb *, const struct args *,
                   struct err *);
+int run_slo_history(struct session *, const struct verb *, const struct args *,
+                    struct err *);
 int run_fetch_file(struct session *, const struct verb *, const struct args *,
                    struct err *);
 int run_send_file(struct session *, const struct verb *, const struct args *,

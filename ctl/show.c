@@ -131,8 +131,8 @@ static void format_number(const json_t *v, const char *fmt, char *out, size_t ca
                  (int)d % 60);
     else if (!strcmp(fmt, "s"))
         snprintf(out, cap, "%.0f s", d);
-    else if (!strcmp(fmt, "limit") && d <= 0)
-        out[0] = '\0'; /* none */
+    else if (!strcmp(fmt, "minute"))
+        format_time((int64_t)d * 60000, out, cap);
     else if (!strcmp(fmt, "time"))
         format_time((int64_t)d, out, cap);
     else if (json_is_integer(v))
@@ -161,7 +161,13 @@ void show_value(const json_t *v, const char *fmt, char *out, size_t cap)
         snprintf(out, cap, "%s", json_string_value(v));
     else if (json_is_boolean(v) && (json_is_true(v) || strcmp(fmt, "on") != 0))
         snprintf(out, cap, "%s", json_is_true(v) ? "yes" : "no");
-    else if (json_is_number(v) && json_number_value(v) >= 0)
+    else if (json_is_number(v) && *fmt && fmt[strlen(fmt) - 1] == '+') {
+        char plain[12]; /* shown when it is positive */
+
+        snprintf(plain, sizeof(plain), "%.*s", (int)strlen(fmt) - 1, fmt);
+        if (json_number_value(v) > 0)
+            format_number(v, plain, out, cap);
+    } else if (json_is_number(v) && json_number_value(v) >= 0)
         format_number(v, fmt, out, cap);
     else if (json_is_number(v) && !fmt[0])
         format_number(v, "", out, cap);
@@ -290,7 +296,7 @@ static bool of_numbers(const json_t *rows, const char *path)
 
 static unsigned flags_of(const struct field *f, const json_t *rows)
 {
-    if (!strcmp(f->fmt, "time"))
+    if (!strcmp(f->fmt, "time") || !strcmp(f->fmt, "minute"))
         return TABLE_WHOLE;
     if (!strcmp(f->fmt, "state"))
         return TABLE_STATE;

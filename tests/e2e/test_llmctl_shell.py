@@ -252,9 +252,13 @@ def test_wait(fake, tmp_path):
     fake.set("GET /api/v1/status", {"ready": False, "reason": "main loads"})
     p = ctl(fake, "-t", "1", "wait", "ready")
     assert p.returncode == 6 and "main loads" in p.stderr
-    running = iter([2, 1, 0])
-    fake.set("GET /api/v1/instances", lambda _: (200, {"instances": [
-        {"name": "main", "running": next(running), "waiting": 0}]}))
+    looks = iter([("ready", 0), ("draining", 2), ("draining", 0)])
+
+    def drains(_):
+        state, n = next(looks)
+        return 200, {"instances": [{"name": "main", "state": state, "running": n, "waiting": 0},
+                                   {"name": "other", "state": "ready", "running": 9}]}
+    fake.set("GET /api/v1/instances", drains)
     assert ctl(fake, "wait", "drained", "main").returncode == 0
     fake.set("GET /api/v1/instances", {"instances": []})
     assert ctl(fake, "wait", "drained", "main").returncode == 3

@@ -133,14 +133,15 @@ static void test_help(void **state)
     buf_clear(&b);
     words_split("", &w, NULL);
     verb_help(&w, 100, &b);
-    assert_non_null(strstr(b.p, "\n\nConfiguration\n  config show [N] "));
+    assert_non_null(strstr(b.p, "\n\nConfiguration\n  config status  "));
     assert_non_null(strstr(b.p, "\n  config commit ..  "));
     for (char *p = strtok(b.p, "\n"); p; p = strtok(NULL, "\n"))
         assert_true(strlen(p) <= 100);
     words_done(&w);
     buf_clear(&b);
     verb_man(&b);
-    assert_non_null(strstr(b.p, ".SS Configuration\n.TP\n.B config show \\fR[N]\\fP\n"));
+    assert_non_null(strstr(b.p, ".SS Configuration\n.TP\n.B config status\n"));
+    assert_non_null(strstr(b.p, "\n.B config show \\fR[N]\\fP\n"));
     buf_done(&b);
 }
 
