@@ -194,6 +194,18 @@ static void print_group(const struct placement *p, const struct place_group *q,
     buf_putc(out, '\n');
 }
 
+/* Where the rank's own threads belong: the device's cores, or those of its NUMA node. */
+static void print_cores(const struct graph *g, const struct place_rank *r,
+                        struct buf *out)
+{
+    const char *cpus = graph_node(g, r->device)->cpus;
+
+    if (!cpus[0] && r->numa >= 0)
+        cpus = graph_node(g, r->numa)->cpus;
+    if (cpus[0])
+        buf_printf(out, " (CPUs %s)", cpus);
+}
+
 void placement_print(const struct placement *p, const struct graph *g,
                      const struct paths *paths, struct buf *out)
 {
@@ -210,6 +222,7 @@ void placement_print(const struct placement *p, const struct graph *g,
             buf_printf(out, ", NIC %s", graph_node(g, r->nic)->name);
         if (r->numa >= 0)
             buf_printf(out, ", %s", graph_node(g, r->numa)->name);
+        print_cores(g, r, out);
         buf_putc(out, '\n');
     }
 }

@@ -465,6 +465,7 @@ static void shown(void **st)
     assert_non_null(strstr(b.p, "tp          0 NVL"));
     assert_non_null(strstr(b.p, "nominal"));
     assert_non_null(strstr(b.p, "rank 3: pool 0 replica 0 pp 1"));
+    assert_non_null(strstr(b.p, ", NIC mlx5_0, numa0 (CPUs 0-95)"));
     buf_clear(&b);
     placement_dot(p, g, &b);
     assert_non_null(strstr(b.p, "subgraph cluster_0"));
