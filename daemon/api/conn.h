@@ -81,7 +81,7 @@ struct conn {
 
     pthread_mutex_t lock; /* all below */
     bool ready, suspended, gone, finished;
-    bool answered, streaming, stream_end, stream_cut, overrun;
+    bool answered, streaming, stream_end, overrun;
     int status, retry_after_s;
     const char *content_type;
     struct {

@@ -46,9 +46,9 @@
 #include "daemon/ctrl/system.h"
 
 enum {
-    READ_POOL = 160 << 10,  /* the library's memory for one connection: 64 KiB of headers
-                               fit, more are refused; pages count when they are used */
-    LOCAL_CONNECTIONS = 64, /* of the UNIX socket, whatever TCP clients do */
+    READ_POOL = 64 << 10, /* the library's memory for one connection, headers included; it
+                             writes all of it, so an idle one has that much too */
+    LOCAL_CONNECTIONS = 64,    /* of the UNIX socket, whatever TCP clients do */
     ANY_CONNECTIONS = 1 << 20, /* link_accept holds the limit, which may change */
     CONTENT_BYTES = 8 << 10,   /* of one text in the log */
     STOP_WAIT_US = 3000000,

@@ -121,7 +121,9 @@ static void time_firsts(struct conn *c)
         http_observe(c->h, M_TTFT, (double)(now - c->start_us) / 1e6);
 }
 
-/* The library asks for bytes of a stream; 0 only with the connection suspended. */
+/* The library asks for bytes of a stream; 0 only with the connection suspended. A stream
+ * that nobody reads ends by a write into a socket that is shut: after an end with an
+ * error the library forgets the connection until its thread has something else to do. */
 static ssize_t on_read(void *cls, uint64_t pos, char *to, size_t max)
 {
     struct conn *c = cls;
@@ -134,16 +136,17 @@ static ssize_t on_read(void *cls, uint64_t pos, char *to, size_t max)
         pthread_mutex_lock(&c->lock);
         n = c->out.len - c->out_off;
         n = n < max ? n : max;
-        if (c->gone || c->overrun)
-            ret = MHD_CONTENT_READER_END_WITH_ERROR;
-        else if (n) {
+        if (c->gone || c->overrun) {
+            watch_kill(c->h->watch, c->sock);
+            ret = MHD_CONTENT_READER_END_OF_STREAM;
+        } else if (n) {
             memcpy(to, c->out.p + c->out_off, n);
             c->out_off += n;
             ret = (ssize_t)n;
             time_firsts(c);
-        } else if (c->stream_end)
-            ret = c->stream_cut ? MHD_CONTENT_READER_END_WITH_ERROR
-                                : MHD_CONTENT_READER_END_OF_STREAM;
+        } else if (c->stream_end) {
+            ret = MHD_CONTENT_READER_END_OF_STREAM;
+        }
         if (c->out_off == c->out.len) {
             buf_clear(&c->out);
             c->out_off = 0;

@@ -52,13 +52,13 @@ def cpu_ticks(pid):
 class Rack:
     """Start llmrackd on a free port with a state folder of its own."""
 
-    def __init__(self, *options, model=MODEL, ready=True, descriptors=None):
+    def __init__(self, *options, model=MODEL, ready=True, descriptors=None, program=None):
         self.dir = tempfile.TemporaryDirectory(prefix="llmrack-")
         self.sock = os.path.join(self.dir.name, "llmrackd.sock")
         self.log = open(os.path.join(self.dir.name, "log"), "wb+")
         self.command = [
-            os.path.join(BIN, "llmrackd"), "--state-dir", self.dir.name, "--listen",
-            "127.0.0.1:0", *(["--model", model] if model else []), *options]
+            *(program or [os.path.join(BIN, "llmrackd")]), "--state-dir", self.dir.name,
+            "--listen", "127.0.0.1:0", *(["--model", model] if model else []), *options]
         self.descriptors = descriptors
         self.spawn()
         if ready:
