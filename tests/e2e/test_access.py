@@ -68,7 +68,7 @@ def test_every_route_by_scope(guarded, scope, level):
             assert status_of(guarded, method, path, headers) == want, (method, path)
         elif method == "GET" or access == "INFER":
             got = status_of(guarded, method, path, headers)
-            assert got not in (401, 403, 404) or (got == 404 and path.endswith("/1")), (method, path, got)
+            assert got not in (401, 403, 405), (method, path, got)
 
 
 def test_metrics_need_read_and_tokenize_needs_infer(guarded):
@@ -386,10 +386,12 @@ def test_a_thousand_idle_and_two_hundred_streams(start):
     limit_descriptors(max(4096, len(os.listdir("/proc/self/fd")) + 2048))
     r = start("--executor", "null", "--max-seqs", "256")
     before, fds, _ = process(r.p.pid)
-    for i in range(4):
+    rss = []
+    for _ in range(6):
         assert crowd(r, 1000, 200) == before
-        if i == 1:
-            rss = process(r.p.pid)[2]
+        rss.append(process(r.p.pid)[2])
     after = process(r.p.pid)
     assert after[0] == before and after[1] <= fds + 2
-    assert after[2] <= rss * 1.1 + 2048, (rss, after[2])
+    # the first crowds leave holes in the heap that later ones fill; a connection that left
+    # a kilobyte would add 1.2 MiB each time
+    assert rss[-1] - rss[-2] < 1200 and rss[-1] < rss[0] + 16384, rss
