@@ -59,7 +59,7 @@ static struct alarm_status *find(struct alarms *a, const char *id)
 
 static struct alarm_status *add(struct alarms *a, const char *id)
 {
-    struct alarm_status *s;
+    struct alarm_status s = {.since_ms = clock_wall_ms()};
 
     if (a->n == ALARMS_MAX)
         return NULL; /* so many faults at once are one fault; the first tell it */
@@ -67,11 +67,9 @@ static struct alarm_status *add(struct alarms *a, const char *id)
         a->cap = a->cap ? 2 * a->cap : 16;
         a->active = xrealloc(a->active, (size_t)a->cap * sizeof(*a->active));
     }
-    s = &a->active[a->n++];
-    memset(s, 0, sizeof(*s));
-    snprintf(s->id, sizeof(s->id), "%s", id);
-    s->since_ms = clock_wall_ms();
-    return s;
+    snprintf(s.id, sizeof(s.id), "%s", id);
+    a->active[a->n] = s;
+    return &a->active[a->n++];
 }
 
 void alarm_raise(struct alarms *a, const char *id, enum alarm_severity s,
