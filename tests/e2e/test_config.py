@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 
 import pytest
 from rack import BIN, MODEL, SLOW, UnixConnection, parse_sse, wait_for
