@@ -185,11 +185,20 @@ $(B)/man/%: etc/man/%.in $(B)/llmrackd $(B)/llmctl
 
 DESTDIR ?=
 PREFIX ?= /usr/local
+UNITS := $(PREFIX)/lib
 install: all man
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(B)/llmrackd $(B)/llmrack-engine $(B)/llmctl
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/llmrack/models etc/models/*.json
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 $(B)/man/llmrackd.8
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(B)/man/llmctl.1
+	for p in $(MAN); do install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$${p##*.} $$p; done
+	test -e $(DESTDIR)/etc/llmrackd.yaml || install -D -m 644 etc/llmrackd.yaml $(DESTDIR)/etc/llmrackd.yaml
+	install -D -m 644 -t $(DESTDIR)$(UNITS)/systemd/system systemd/llmrackd.service systemd/llmrackd.socket
+	sed -i 's#@BINDIR@#$(PREFIX)/bin#' $(DESTDIR)$(UNITS)/systemd/system/llmrackd.service
+	install -D -m 644 systemd/llmrack.sysusers $(DESTDIR)$(UNITS)/sysusers.d/llmrack.conf
+	install -D -m 644 systemd/llmrack.tmpfiles $(DESTDIR)$(UNITS)/tmpfiles.d/llmrack.conf
+DEB_VERSION ?= $(VERSION)
+deb: all man
+	$(Q)rm -rf $(B)/deb && $(MAKE) --no-print-directory -s install DESTDIR=$(B)/deb PREFIX=/usr >/dev/null
+	$(Q)etc/deb/build.sh $(B)/deb $(DEB_VERSION) $(B)/llmrack_$(DEB_VERSION)_$$(dpkg --print-architecture).deb
 clean:
 	rm -rf $(B)
 help:
@@ -200,10 +209,11 @@ help:
 	@echo 'make check-san  the same under sanitizers      check-long: long fuzz and simulation'
 	@echo 'make crash-test kills the daemon 200 times and looks whether anything is lost'
 	@echo 'make bench      speed table and build/bench.json      bench-peer: beside llama.cpp'
-	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  install  clean'
+	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  clean'
+	@echo 'make install    DESTDIR= PREFIX=/usr/local      deb: build/llmrack_$(VERSION)_*.deb'
 
-.PHONY: all man run demo check crash-test check-san san-run san-run-thread check-long fuzz fuzz-build bench \
+.PHONY: all man deb run demo check crash-test check-san san-run san-run-thread check-long fuzz fuzz-build bench \
 	bench-peer bench-plan format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all
--include $(shell find $(B) -name '*.d' 2>/dev/null)
+-include $(shell find $(B) -type f -name '*.d' 2>/dev/null)
