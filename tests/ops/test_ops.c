@@ -139,7 +139,8 @@ static void test_embed_gather(void **state)
             struct dbuf *didx = rig_put(&r, idx, sizeof(idx));
             struct dbuf *dy = rig_put(&r, NULL, sizeof(y)),
                         *dz = rig_put(&r, NULL, sizeof(z));
-            struct op_embed e = {{dy, 0, N, COLS, COLS}, w, {dids, 0, N}};
+            struct op_embed e = {
+                .y = {dy, 0, N, COLS, COLS}, .w = w, .ids = {dids, 0, N}};
             struct op_gather g = {
                 {dz, 0, N, COLS, COLS}, {dy, 0, N, COLS, COLS}, {didx, 0, N}};
             rig_must(op_embed(r.s, &e, &r.e), &r.e);
@@ -260,7 +261,7 @@ static void test_launch_faults(void **state)
     struct weight *w = rig_weight(&r, table, 20, 32, WEIGHT_LOOKUP);
     struct dbuf *d = rig_put(&r, NULL, sizeof(y)),
                 *ids = rig_put(&r, bad_ids, sizeof(bad_ids));
-    struct op_embed o = {{d, 0, 4, 32, 32}, w, {ids, 0, 4}};
+    struct op_embed o = {.y = {d, 0, 4, 32, 32}, .w = w, .ids = {ids, 0, 4}};
     /* a device value: the launch passes, sync tells, once */
     rig_must(op_embed(r.s, &o, &r.e), &r.e);
     assert_int_equal(stream_sync(r.s, &r.e), -1);
