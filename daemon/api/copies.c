@@ -174,7 +174,9 @@ void control_restore(struct conn *c)
 
     if (!handler_store(c))
         return;
-    if (!c->spool.path)
+    if (operation_room(news_operations(c->h->news), &e) < 0)
+        ;
+    else if (!c->spool.path)
         err_set(&e, ERR_INVALID, "the body must be a state as backup gives it");
     else if (atomic_exchange(&c->h->restoring, true))
         err_set(&e, ERR_CONFLICT, "a state is being restored already");

@@ -55,7 +55,7 @@ enum {
     STUCK_US = 10000000,      /* a callback, the watch or the control loop */
     STUCK_JOB_US = 120000000, /* reading one request */
     SPARE_FDS = 96,
-    CONTROL_WAITING = 64, /* requests for the control thread */
+    CONTROL_WAITING = 32, /* requests for the control thread */
 };
 
 /* ---- the shared struct ---- */

@@ -49,7 +49,8 @@ static void commit(struct conn *c, char *text, int64_t base, const char *kind,
     int64_t id = 0;
 
     snprintf(comment, sizeof(comment), "%s %.64s", kind, name);
-    if (confmgr_draft(m, &who, text, base, &e) < 0) {
+    if (operation_room(news_operations(c->h->news), &e) < 0 ||
+        confmgr_draft(m, &who, text, base, &e) < 0) {
         conn_answer_err(c, &e);
     } else if (confmgr_commit(m, &r, &id, &e) < 0) {
         confmgr_draft(m, &who, NULL, 0, &e2);

@@ -78,6 +78,17 @@ static struct slot *room(struct operations *o)
     return best;
 }
 
+static int no_room(struct err *e)
+{
+    return err_set(e, ERR_UNAVAIL, "%d operations are running; wait for one to end",
+                   OPERATIONS_MAX);
+}
+
+int operation_room(struct operations *o, struct err *e)
+{
+    return room(o) ? 0 : no_room(e);
+}
+
 int operation_start(struct operations *o, const char *kind, const char *subject,
                     const char *actor, const struct operation_watch *w,
                     char ret_id[OPERATION_ID], struct err *e)
@@ -88,8 +99,7 @@ int operation_start(struct operations *o, const char *kind, const char *subject,
 
     if (!s) {
         let_go(&mine);
-        return err_set(e, ERR_UNAVAIL, "%d operations are running; wait for one to end",
-                       OPERATIONS_MAX);
+        return no_room(e);
     }
     pthread_mutex_lock(&o->lock);
     *s = (struct slot){.watch = mine, .op.seq = ++o->seq};

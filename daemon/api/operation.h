@@ -42,6 +42,8 @@ void operations_free(struct operations *o);
 int operation_start(struct operations *o, const char *kind, const char *subject,
                     const char *actor, const struct operation_watch *w,
                     char ret_id[OPERATION_ID], struct err *e);
+/* UNAVAIL when a further one would be refused: to ask before its work begins. */
+int operation_room(struct operations *o, struct err *e);
 /* Polls; returns how many still run. Control thread. */
 int operations_tick(struct operations *o, int64_t now_us);
 

@@ -126,7 +126,8 @@ static void give(struct conn *c, enum fleet_order kind)
         body_text(root, "reason", REASON_MAX, &reason, &e) < 0)
         goto fail;
     look(c->h->router, name, &g);
-    if (fleet_order(c->h->cfg.fleet, name, kind, c->who.actor, c->who.origin, reason,
+    if (operation_room(news_operations(c->h->news), &e) < 0 ||
+        fleet_order(c->h->cfg.fleet, name, kind, c->who.actor, c->who.origin, reason,
                     &e) < 0)
         goto fail;
     w.arg = o = xcalloc(1, sizeof(*o));

@@ -2,10 +2,12 @@
  * which moment, who is cancelled, what a crash, a drain and a stop look like. */
 #include "tests/test.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include "base/clock.h"
+#include "base/loop.h"
 #include "daemon/api/access.h"
 #include "daemon/api/conn.h"
 #include "daemon/api/http.h"
@@ -438,6 +440,62 @@ static void test_second_server_on_the_socket(void **state)
     assert_int_equal(e.code, ERR_INVALID);
 }
 
+/* Requests for a control thread that is busy wait up to a bound, the rest is refused;
+ * when it is back each has its turn, and who left is passed over. */
+static void test_a_busy_control_thread(void **state)
+{
+    enum { WAITING = 32, CLIENTS = 40 };
+    struct http_cfg cfg = {.conf = &conf,
+                           .socket_path = path,
+                           .access = access_list,
+                           .n_threads = 1,
+                           .n_workers = 1,
+                           .version = ""};
+    struct client c[CLIENTS];
+    struct pollfd p[CLIENTS];
+    int refused = 0, later = 0;
+    struct err e;
+
+    (void)state;
+    http_stop(http);
+    assert_int_equal(loop_new(&cfg.loop, &e), 0);
+    assert_int_equal(http_start(&cfg, &fake, fake.page, &http, &e), 0);
+    for (int i = 0; i < CLIENTS; i++) {
+        dial(&c[i]);
+        get(&c[i], "/api/v1/journal?limit=1");
+        p[i] = (struct pollfd){c[i].fd, POLLIN, 0};
+    }
+    while (refused < CLIENTS - WAITING) {
+        assert_true(poll(p, CLIENTS, 20000) > 0);
+        for (int i = 0; i < CLIENTS; i++) {
+            if (!(p[i].revents & POLLIN))
+                continue;
+            expect_status(&c[i], 503);
+            read_until(&c[i], "too many control requests");
+            read_until(&c[i], "Retry-After: ");
+            p[i].fd = -1;
+            refused++;
+        }
+    }
+    assert_int_equal(refused, CLIENTS - WAITING);
+    for (int i = 0; i < CLIENTS; i++) {
+        if (p[i].fd < 0)
+            continue;
+        while (poll(&p[i], 1, 0) == 0) /* one pass takes a few of them only */
+            assert_int_equal(loop_once(cfg.loop, clock_now_us(clock_real()) + 100000, &e),
+                             0);
+        read_until(&c[i], "this server keeps no state");
+        later++;
+    }
+    assert_int_equal(later, WAITING);
+    for (int i = 0; i < CLIENTS; i++)
+        hang_up(&c[i]);
+    http_stop(http);
+    loop_free(cfg.loop);
+    cfg.loop = NULL;
+    assert_int_equal(http_start(&cfg, &fake, fake.page, &http, &e), 0);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 static const struct CMUnitTest tests[] = {
     T(test_each_token_arrives_before_the_next_is_made),
@@ -453,5 +511,6 @@ static const struct CMUnitTest tests[] = {
     T(test_drain_and_health),
     T(test_stop_with_everything_open),
     T(test_second_server_on_the_socket),
+    T(test_a_busy_control_thread),
 };
 TEST_MAIN("http", tests)

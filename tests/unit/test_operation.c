@@ -118,9 +118,11 @@ static void test_bounded(void **state)
                          0);
     assert_int_equal(operation_start(o, "k", "s", "a", &watch, id, &e), -1);
     assert_int_equal(e.code, ERR_UNAVAIL);
+    assert_int_equal(operation_room(o, &e), -1);
     assert_int_equal(seen.frees, 1); /* what the refused one brought */
     seen.say = OPERATION_DONE;
     assert_int_equal(operations_tick(o, now), 0);
+    assert_int_equal(operation_room(o, &e), 0);
     assert_int_equal(operation_start(o, "new", "s", "a", &watch, id, &e), 0);
     assert_int_equal(operation_get(o, first, all, &e), -1); /* the oldest gave way */
     assert_int_equal(operations_list(o, all, OPERATIONS_MAX), OPERATIONS_MAX);
