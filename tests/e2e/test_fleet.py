@@ -10,9 +10,10 @@ from rack import MODEL, SLOW, Stream, wait_for
 
 TEXT = "/v1/completions"
 CONFIG = f"""
+model_roots: [{os.path.dirname(os.path.realpath(MODEL))}]
 models:
   small:
-    path: {os.path.abspath(MODEL)}
+    path: {os.path.realpath(MODEL)}
 instances:
   one: {{model: small, served_as: alpha, kv: {{mib: 16}}}}
   two: {{model: small, served_as: beta, kv: {{mib: 16}}}}
