@@ -1,5 +1,5 @@
-"""Logits of dense decoders in float64, from the published definitions of Llama, Mistral,
-Qwen2 and Qwen3: nothing of the product's code is used. Weights by Hugging Face name, rotary
+"""Logits of decoders in float64, from the published definitions of Llama, Mistral, Qwen2,
+Qwen3, Mixtral, Qwen2-MoE, Qwen3-MoE and OLMoE: nothing of the product's code is used. Weights by Hugging Face name, rotary
 pairs (j, j + d/2).
 
     cfg, weights = read_gguf(path)            (dequantised)
@@ -20,6 +20,7 @@ class Config:
         self.rope, self.rope_factor, self.rope_divisors = "none", 1.0, None
         self.llama3 = None  # factor, low_freq_factor, high_freq_factor, original context
         self.sliding_window = 0
+        self.top_k, self.normalise = 0, False  # of experts
         self.__dict__.update(kw)
 
 
@@ -66,6 +67,8 @@ class Reference:
         self.kv = [(np.zeros((0, self.cfg.n_kv_head, self.cfg.head_dim)),) * 2
                    for _ in range(self.cfg.n_layer)]
         self.n = 0
+        # by row: smallest gap of logits between an expert chosen and one not, over the layers
+        self.margin = np.zeros(0)
 
     def linear(self, x, name):
         y = x @ self.w[name + ".weight"].T
@@ -85,7 +88,12 @@ class Reference:
         q = self.linear(x, p + "q_proj").reshape(n, c.n_head, c.head_dim)
         k = self.linear(x, p + "k_proj").reshape(n, c.n_kv_head, c.head_dim)
         v = self.linear(x, p + "v_proj").reshape(n, c.n_kv_head, c.head_dim)
-        if p + "q_norm.weight" in self.w:
+        norm = self.w.get(p + "q_norm.weight")
+        if norm is not None and len(norm) > c.head_dim:  # over all heads together
+            k_norm = self.w[p + "k_norm.weight"]
+            q = rms_norm(q.reshape(n, -1), norm, c.norm_eps).reshape(q.shape)
+            k = rms_norm(k.reshape(n, -1), k_norm, c.norm_eps).reshape(k.shape)
+        elif norm is not None:
             q = rms_norm(q, self.w[p + "q_norm.weight"], c.norm_eps)
             k = rms_norm(k, self.w[p + "k_norm.weight"], c.norm_eps)
         q, k = self.rotate(q, pos), self.rotate(k, pos)
@@ -105,25 +113,58 @@ class Reference:
             out[:, h] = s / s.sum(axis=-1, keepdims=True) @ v[:, g]
         return self.linear(out.reshape(n, -1), p + "o_proj")
 
+    def glu(self, x, p):
+        return self.linear(silu(self.linear(x, p + "gate_proj")) * self.linear(x, p + "up_proj"),
+                           p + "down_proj")
+
+    def ffn(self, h, p):
+        c = self.cfg
+        if p + "gate.weight" not in self.w:
+            return self.glu(h, p)
+        logits = self.linear(h, p + "gate")
+        prob = np.exp(logits - logits.max(axis=1, keepdims=True))
+        prob /= prob.sum(axis=1, keepdims=True)
+        out = np.zeros_like(h)
+        for r in range(len(h)):
+            order = np.argsort(-prob[r], kind="stable")
+            chosen = order[:c.top_k]
+            if c.top_k < len(order):
+                gap = logits[r, chosen[-1]] - logits[r, order[c.top_k]]
+                at = self.n - len(h) + r
+                self.margin[at] = min(self.margin[at], gap)
+            weight = prob[r, chosen]
+            if c.normalise:
+                weight = weight / weight.sum()
+            for x, w in zip(chosen, weight):
+                out[r] += w * self.glu(h[r:r + 1], f"{p}experts.{x}.")[0]
+        if p + "shared_expert.gate_proj.weight" in self.w:
+            gate = 1 / (1 + np.exp(-self.linear(h, p + "shared_expert_gate")))
+            out += gate * self.glu(h, p + "shared_expert.")
+        return out
+
     def run(self, ids):
         """Logits [n, vocab] of the tokens that follow what was run before."""
         c = self.cfg
         pos = self.n + np.arange(len(ids))
         self.n += len(ids)
+        self.margin = np.concatenate([self.margin, np.full(len(ids), np.inf)])
         x = self.w["model.embed_tokens.weight"][np.asarray(ids)]
         for i in range(c.n_layer):
             p = f"model.layers.{i}."
             h = rms_norm(x, self.w[p + "input_layernorm.weight"], c.norm_eps)
             x = x + self.attention(h, i, pos)
             h = rms_norm(x, self.w[p + "post_attention_layernorm.weight"], c.norm_eps)
-            g = silu(self.linear(h, p + "mlp.gate_proj")) * self.linear(h, p + "mlp.up_proj")
-            x = x + self.linear(g, p + "mlp.down_proj")
+            x = x + self.ffn(h, p + "mlp.")
         x = rms_norm(x, self.w["model.norm.weight"], c.norm_eps)
         head = self.w.get("lm_head.weight")
         return x @ (self.w["model.embed_tokens.weight"] if head is None else head).T
 
 
 # ---------------------------------------------------------------- weights
+
+
+# Experts a token and whether their weights are normalised, as tiny_models.py writes them.
+MOE = {"mixtral": (2, True), "qwen2_moe": (3, False), "qwen3_moe": (2, True), "olmoe": (3, False)}
 
 
 def read_npz(path):
@@ -134,6 +175,8 @@ def read_npz(path):
                  head_dim=s["head_dim"], norm_eps=s["norm_eps"], rope_theta=s["rope_theta"],
                  rope=s["rope"], rope_factor=s["rope_factor"], llama3=(8.0, 1.0, 4.0, 64),
                  sliding_window=s["sliding_window"])
+    if s["family"] in MOE:
+        cfg.top_k, cfg.normalise = MOE[s["family"]]
     return cfg, data
 
 

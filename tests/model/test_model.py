@@ -25,6 +25,7 @@ N_TOK = 90
 # multiplied in f32; BF16 rounds the activations to 8 bits of mantissa, the others to int8
 # in blocks of 32. KV is F16 (11 bits) or BF16 (8 bits).
 BOUND = {"F32": 1e-3, "F16": 1e-3, "BF16": 1e-2}
+ROUTER_GAP = 0.3  # of logits that quantised activations may turn round
 BOUND_QUANT, BOUND_KV_BF16, BOUND_QUANT_KV_BF16 = 3e-2, 1e-2, 5e-2
 
 
@@ -60,7 +61,8 @@ def tiny(tmp_path_factory):
     refs = {}
     for name in tiny_models.write_all(folder):
         npz = os.path.join(folder, name.replace(".gguf", "-gguf") + ".npz")
-        refs[name] = reference.Reference(*reference.read_npz(npz)).run(ids)
+        model = reference.Reference(*reference.read_npz(npz))
+        refs[name] = model.run(ids), model.margin
     return folder, ids, refs
 
 
@@ -75,9 +77,12 @@ def bound_of(name, kv):
                          [("cpu", "auto", "bf16"), ("far", "auto", "f16")])
 def test_tiny_models(tiny, backend, isa, kv):
     folder, ids, refs = tiny
-    for name, ref in refs.items():
+    for name, (ref, margin) in refs.items():
         ours = run(os.path.join(folder, name), [ids], backend, isa, kv)[0]
-        e, bound = error(ours, ref), bound_of(name, kv)
+        # where the router of a quantised model is undecided it may choose otherwise
+        rows = margin > (ROUTER_GAP if "-Q" in name else 0)
+        assert rows.mean() > 0.7
+        e, bound = error(ours[rows], ref[rows]), bound_of(name, kv)
         print(f"{name:36s} {backend} {isa:8s} {kv} {e:.2e} (bound {bound:.1e})")
         assert np.isfinite(ours).all()
         assert e <= bound, f"{name} on {backend} {isa}: error {e:.2e}, bound {bound:.1e}"
@@ -89,7 +94,11 @@ def test_bound_sees_faults(tiny):
     cfg, w = reference.read_npz(os.path.join(folder, "llama-F32-gguf.npz"))
     w["model.layers.0.mlp.up_proj.weight"] *= 1.005
     off = reference.Reference(cfg, w).run(ids)
-    assert error(off, refs["llama-F32.gguf"]) > BOUND["F32"]
+    assert error(off, refs["llama-F32.gguf"][0]) > BOUND["F32"]
+    cfg, w = reference.read_npz(os.path.join(folder, "qwen3_moe-F32-gguf.npz"))
+    cfg.normalise = False
+    off = reference.Reference(cfg, w).run(ids)
+    assert error(off, refs["qwen3_moe-F32.gguf"][0]) > BOUND["F32"]
 
 
 # ---------------------------------------------------------------- the demo model

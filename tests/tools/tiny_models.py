@@ -33,7 +33,17 @@ FAMILIES = {
     "mistral": dict(arch="llama", cls="MistralForCausalLM", permuted=True, head_dim=None),
     "qwen2": dict(arch="qwen2", cls="Qwen2ForCausalLM", permuted=False, head_dim=None),
     "qwen3": dict(arch="qwen3", cls="Qwen3ForCausalLM", permuted=False, head_dim=32),
+    "mixtral": dict(arch="llama", cls="MixtralForCausalLM", permuted=True, head_dim=None),
+    "qwen2_moe": dict(arch="qwen2moe", cls="Qwen2MoeForCausalLM", permuted=False, head_dim=None),
+    "qwen3_moe": dict(arch="qwen3moe", cls="Qwen3MoeForCausalLM", permuted=False, head_dim=32),
+    "olmoe": dict(arch="olmoe", cls="OlmoeForCausalLM", permuted=False, head_dim=None),
 }
+# Mixtures of experts: (number, chosen, width, width of the shared one), are weights normalised
+MOE = {"mixtral": (4, 2, 96, 0, True), "qwen2_moe": (6, 3, 48, 64, False),
+       "qwen3_moe": (8, 2, 48, 0, True), "olmoe": (8, 3, 96, 0, False)}
+# What a folder of Mixtral calls the parts, from the names of the other families.
+MIXTRAL_NAMES = {"mlp.gate.": "block_sparse_moe.gate.", "mlp.experts.": "block_sparse_moe.experts.",
+                 ".gate_proj.": ".w1.", ".up_proj.": ".w3.", ".down_proj.": ".w2."}
 GGUF_TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1",
               "Q4_K", "Q5_K", "Q6_K"]
 HF_TYPES = ["F32", "F16", "BF16"]
@@ -79,11 +89,15 @@ class Spec:
         self.n_ff = self.n_ff or (512 if wide else 96)
         self.head_dim = (self.head_dim or FAMILIES[self.family]["head_dim"]
                          or self.n_embd // self.n_head)
-        self.qkv_bias = self.qkv_bias or self.family == "qwen2"
+        self.qkv_bias = self.qkv_bias or self.family in ("qwen2", "qwen2_moe")
 
     @property
     def qk_norm(self):
-        return self.family == "qwen3"
+        return self.family in ("qwen3", "qwen3_moe", "olmoe")
+
+    @property
+    def moe(self):
+        return MOE.get(self.family)
 
 
 # ---------------------------------------------------------------- weights
@@ -110,9 +124,23 @@ def draw(spec):
             if spec.qkv_bias:
                 w[p + f"self_attn.{x}_proj.bias"] = vec(n, 0.0, 0.3)
             if spec.qk_norm and x != "v":
-                w[p + f"self_attn.{x}_norm.weight"] = vec(spec.head_dim, 1.0, 0.3)
+                width = n if spec.family == "olmoe" else spec.head_dim
+                w[p + f"self_attn.{x}_norm.weight"] = vec(width, 1.0, 0.3)
         w[p + "self_attn.o_proj.weight"] = mat(d, q_dim)
         w[p + "post_attention_layernorm.weight"] = vec(d, 1.0)
+        if spec.moe:
+            n, _, ff, shared, _ = spec.moe
+            w[p + "mlp.gate.weight"] = mat(n, d, 4.0)  # a decided router
+            for x in range(n):
+                w[p + f"mlp.experts.{x}.gate_proj.weight"] = mat(ff, d)
+                w[p + f"mlp.experts.{x}.up_proj.weight"] = mat(ff, d)
+                w[p + f"mlp.experts.{x}.down_proj.weight"] = mat(d, ff)
+            if shared:
+                w[p + "mlp.shared_expert_gate.weight"] = mat(1, d)
+                w[p + "mlp.shared_expert.gate_proj.weight"] = mat(shared, d)
+                w[p + "mlp.shared_expert.up_proj.weight"] = mat(shared, d)
+                w[p + "mlp.shared_expert.down_proj.weight"] = mat(d, shared)
+            continue
         w[p + "mlp.gate_proj.weight"] = mat(spec.n_ff, d)
         w[p + "mlp.up_proj.weight"] = mat(spec.n_ff, d)
         w[p + "mlp.down_proj.weight"] = mat(d, spec.n_ff)
@@ -207,9 +235,14 @@ def gguf_name(name):
              "post_attention_layernorm": "ffn_norm", "q_proj": "attn_q", "k_proj": "attn_k",
              "v_proj": "attn_v", "o_proj": "attn_output", "q_norm": "attn_q_norm",
              "k_norm": "attn_k_norm", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
-             "down_proj": "ffn_down", "lm_head": "output"}
+             "down_proj": "ffn_down", "lm_head": "output", "gate": "ffn_gate_inp",
+             "shared_expert_gate": "ffn_gate_inp_shexp"}
     parts = name.split(".")
     block = f"blk.{parts[2]}." if parts[1] == "layers" else ""
+    if "experts" in parts:
+        return f"{block}{table[parts[-2]]}_exps.weight"
+    if "shared_expert" in parts:
+        return f"{block}{table[parts[-2]]}_shexp.weight"
     return f"{block}{table[parts[-2]]}.{parts[-1]}"
 
 
@@ -241,6 +274,13 @@ def write_gguf(spec, path):
         out.add_rope_dimension_count(spec.head_dim)
     if spec.sliding_window:
         out.add_sliding_window(spec.sliding_window)
+    if spec.moe:
+        n, k, ff, shared, _ = spec.moe
+        out.add_expert_count(n)
+        out.add_expert_used_count(k)
+        out.add_expert_feed_forward_length(ff)
+        if shared:
+            out.add_expert_shared_feed_forward_length(shared)
     if spec.rope == "linear":
         out.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         out.add_rope_scaling_factor(spec.rope_factor)
@@ -260,13 +300,14 @@ def write_gguf(spec, path):
     if spec.rope == "llama3":
         out.add_tensor("rope_freqs.weight", llama3_factors(spec).astype(np.float32))
 
-    weights = {}
+    weights, merged = {}, {}
     for name, w in draw(spec).items():
         order = None
         if fam["permuted"] and name.split(".")[-2] in ("q_proj", "k_proj"):
             order = interleave(spec, spec.n_head if ".q_proj" in name else spec.n_kv_head)
             w = w[order]
-        kind = spec.type if w.ndim == 2 else "F32"
+        router = name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
+        kind = spec.type if w.ndim == 2 and not router else "F32"
         if kind.endswith("_K") and w.shape[-1] % 256:
             kind = FALLBACK[kind]
         if kind.startswith("Q") and w.shape[-1] % 32:
@@ -280,7 +321,13 @@ def write_gguf(spec, path):
         else:
             data = gguf.quants.quantize(w, gguf.GGMLQuantizationType[kind])
         raw = None if kind in ("F32", "F16") else gguf.GGMLQuantizationType[kind]
-        out.add_tensor(gguf_name(name), data, raw_dtype=raw)
+        if ".experts." in name:  # one tensor for all of a layer
+            planes = merged.setdefault(gguf_name(name), [])
+            planes.append(data)
+            if len(planes) == spec.moe[0]:
+                out.add_tensor(gguf_name(name), np.stack(planes), raw_dtype=raw)
+        else:
+            out.add_tensor(gguf_name(name), data, raw_dtype=raw)
         if kind in ("F32", "F16"):
             back = data.astype(np.float32)
         else:
@@ -318,6 +365,18 @@ def hf_config(spec):
         c["attention_bias"] = True
     if spec.family == "mistral":
         c["sliding_window"] = spec.sliding_window or None
+    if spec.moe:
+        n, k, ff, shared, normalised = spec.moe
+        c["num_local_experts" if spec.family == "mixtral" else "num_experts"] = n
+        c["num_experts_per_tok"] = k
+        if spec.family in ("mixtral", "olmoe"):
+            c["intermediate_size"] = ff
+        else:
+            c["moe_intermediate_size"] = ff
+        if shared:
+            c["shared_expert_intermediate_size"] = shared
+        if spec.family != "mixtral":
+            c["norm_topk_prob"] = normalised
     if spec.family in ("qwen2", "qwen3"):
         c["use_sliding_window"] = False
         c["sliding_window"] = 32768
@@ -390,6 +449,9 @@ def write_hf(spec, path):
         as_stored = name
         if name.startswith("model."):
             as_stored = spec.prefix + name[len("model."):]
+        if spec.family == "mixtral" and ".mlp." in name:
+            for a, b in MIXTRAL_NAMES.items():
+                as_stored = as_stored.replace(a, b)
         stored[as_stored] = (spec.type, w.shape, np.ascontiguousarray(data).tobytes())
     if spec.extra:
         stored[spec.prefix + "layers.0.self_attn.rotary_emb.inv_freq"] = \
@@ -424,6 +486,8 @@ def write_all(folder):
     os.makedirs(folder, exist_ok=True)
     todo = {}
     for family in FAMILIES:
+        if family in MOE:
+            todo[f"{family}-F32"] = Spec(family=family)
         for kind in ("F32", "Q8_0"):
             todo[f"{family}-{kind}.gguf"] = Spec(family=family, type=kind, tied=kind == "Q8_0")
         todo[f"{family}-BF16"] = Spec(family=family, type="BF16", shards=2)
