@@ -62,6 +62,10 @@ static int fail(struct store *s, struct err *e)
         break;
     case SQLITE_FULL:
         s->full = true;
+        code = ERR_UNAVAIL;
+        break;
+    case SQLITE_READONLY:
+        code = ERR_UNAVAIL;
         break;
     }
     return err_set(e, code, "state database '%s': %s", s->file, sqlite3_errmsg(s->db));

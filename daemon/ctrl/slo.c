@@ -235,14 +235,18 @@ static void add_second(struct slo *s, const struct slo_sample *x, bool met)
 
 void slo_record(struct slo *s, int64_t now_us, const struct slo_sample *x)
 {
+    const char *instance = x->instance;
     struct series *r;
     bool met;
 
     pthread_mutex_lock(&s->lock);
     if (s->start_us < 0)
         s->start_us = now_us;
-    r = find(s, x->instance, x->slo_class);
-    met = x->end == SLO_DONE && meets(target_of(s, x->instance, x->slo_class), x);
+    /* refused before it was read: of the only instance, where there is only one */
+    if (!instance[0] && s->n_instances == 1)
+        instance = s->instances[0].name;
+    r = find(s, instance, x->slo_class);
+    met = x->end == SLO_DONE && meets(target_of(s, instance, x->slo_class), x);
     add_sample(cell_at(r->fine, N_FINE, now_us / FINE_US), x, met);
     add_sample(cell_at(r->coarse, N_COARSE, now_us / COARSE_US), x, met);
     add_sample(&r->minute, x, met);

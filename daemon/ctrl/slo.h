@@ -44,7 +44,8 @@ void slo_free(struct slo *s);
 void slo_set_conf(struct slo *s, const struct conf *c, int64_t revision);
 /* Is there such a class? INVALID with those that there are. Any thread. */
 int slo_check_class(struct slo *s, const char *slo_class, struct err *e);
-/* Any thread; now_us monotonic. Met or not is decided here. Beyond SLO_SERIES_MAX pairs,
+/* Any thread; now_us monotonic. Met or not is decided here. instance "": it is not known,
+ * which means the only one where there is only one. Beyond SLO_SERIES_MAX pairs,
  * further ones are counted together under "". */
 void slo_record(struct slo *s, int64_t now_us, const struct slo_sample *x);
 /* Closes minutes and writes them, drops those of 30 days ago; every few seconds from the

@@ -88,6 +88,75 @@ def test_a_restore_takes_the_place_at_the_next_start(empty):
     assert os.path.exists(os.path.join(r.dir.name, "state.db.old"))
 
 
+SHELL = 'mount -t tmpfs -o size=12m none "$0" && exec "$@"'
+
+
+@pytest.fixture
+def on_small_disk(tmp_path):
+    """A daemon whose state lies on a disk of 12 MiB of its own: (it, that disk seen from
+    outside, a request over its socket)."""
+    state, sock = tmp_path / "state", str(tmp_path / "sock")
+    state.mkdir()
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    probe = subprocess.run(["unshare", *user, "--mount", "sh", "-c", SHELL, str(state), "true"],
+                           capture_output=True, timeout=30)
+    if probe.returncode:
+        pytest.skip("no mount namespace here: " + probe.stderr.decode())
+    log = open(tmp_path / "log", "wb+")
+    p = subprocess.Popen(["unshare", *user, "--mount", "sh", "-c", SHELL, str(state),
+                          os.path.join(BIN, "llmrackd"), "--state-dir", str(state), "--socket",
+                          sock, "--listen", ""], stderr=log)
+
+    def ask(method, path, body=None):
+        c = UnixConnection(sock)
+        try:
+            c.request(method, path, body and json.dumps(body))
+            a = c.getresponse()
+            return a.status, json.loads(a.read())
+        finally:
+            c.close()
+
+    def up():
+        assert p.poll() is None
+        try:
+            return ask("GET", "/api/v1/status")[0] == 200
+        except OSError:
+            return False
+
+    wait_for(up)
+    yield p, f"/proc/{p.pid}/root{state}", ask
+    p.terminate()
+    assert p.wait(30 * SLOW) == 0
+    log.close()
+
+
+def fill(path):
+    with open(path, "wb", buffering=0) as f:
+        n = 1 << 16
+        while n:
+            try:
+                f.write(b"x" * n)
+            except OSError:
+                n //= 2
+
+
+def test_a_full_disk_refuses_changes_and_the_daemon_serves_on(on_small_disk):
+    p, disk, ask = on_small_disk
+    text = ask("GET", "/api/v1/config")[1]["text"]
+    fill(disk + "/filler")
+    status, a = ask("PUT", "/api/v1/config/draft", {"text": text + "# x\n" * 100000})
+    assert status == 503 and "full" in a["error"]["message"], a
+    assert os.path.exists(disk + "/reserve")
+    for level in ("debug", "info") * 10:  # what must be in the journal still fits
+        assert ask("PUT", "/api/v1/log", {"level": level})[0] == 200
+    assert not os.path.exists(disk + "/reserve")
+    assert ask("GET", "/healthz")[0] == 200
+    assert ask("GET", "/api/v1/journal/verify")[1]["whole"]
+    os.unlink(disk + "/filler")
+    assert ask("PUT", "/api/v1/config/draft", {"text": text + "# x\n" * 100000})[0] == 200
+    assert ask("GET", "/api/v1/config/draft")[1]["text"].endswith("# x\n")
+
+
 def test_the_log_has_every_hash(empty):
     """A journal that was cut off and set right in the store still shows against the log."""
     r = empty

@@ -320,7 +320,7 @@ static void the_reserve_is_for_what_must_fit(void **state)
     snprintf(reserve, sizeof(reserve), "%s", in_dir("reserve"));
     arm(0, 1, true);
     io.until = reserve;
-    refused(do_put(), ERR_IO, "full");
+    refused(do_put(), ERR_UNAVAIL, "full");
     assert_int_equal(access(reserve, F_OK), 0);
     ok(note("must fit"));
     assert_true(access(reserve, F_OK) < 0);

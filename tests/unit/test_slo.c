@@ -2,6 +2,7 @@
 #include "tests/store_help.h"
 
 #include <math.h>
+#include <pthread.h>
 
 #include "base/buf.h"
 #include "base/json.h"
@@ -202,6 +203,22 @@ static void a_new_target_holds_from_then_on(void **state)
     refused(slo_check_class(slo, "fast", &e), ERR_INVALID, "names none");
 }
 
+static void refused_unread_is_of_the_only_instance(void **state)
+{
+    struct slo_sample x = {
+        .instance = "", .slo_class = "", .end = SLO_REFUSED, .start_us = T0};
+    json_t *all;
+
+    (void)state;
+    slo_record(slo, T0, &x);
+    assert_true(num(look(T0, 60, "", "", &all), "refused") == 1); /* a or b? */
+    json_decref(all);
+    conf_of("models:\n  m: {path: /m.gguf}\ninstances:\n  a: {model: m}\n");
+    slo_record(slo, T0, &x);
+    assert_true(num(look(T0, 60, "a", "", &all), "refused") == 1);
+    json_decref(all);
+}
+
 /* ---- windows ---- */
 
 static void windows_roll(void **state)
@@ -354,6 +371,42 @@ static void series_are_bounded(void **state)
     json_decref(all);
 }
 
+enum { THREADS = 4, EACH = 3000 };
+
+static void *recorder(void *arg)
+{
+    struct slo_sample x = done(50 * MS, 10 * MS, 4);
+
+    x.slo_class = arg;
+    for (int i = 0; i < EACH; i++)
+        record(x, T0 + i * MS);
+    return NULL;
+}
+
+static void many_threads_lose_nothing(void **state)
+{
+    pthread_t t[THREADS];
+    struct guard_window w;
+    json_t *all;
+
+    (void)state;
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&t[i], NULL, recorder, i & 1 ? "batch" : "");
+    for (int i = 0; i < 20; i++) {
+        figure(T0 + 3 * S, 3600, "requests");
+        slo_window(slo, T0, T0 + 3 * S, &w);
+        ok(slo_tick(slo, NULL, T0 + 3 * S, 60000000 + i, &e));
+    }
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(t[i], NULL);
+    slo_window(slo, T0, T0 + 3 * S, &w);
+    assert_int_equal(w.n, THREADS * EACH);
+    assert_true(figure(T0 + 3 * S, 60, "requests") == THREADS / 2 * EACH);
+    assert_true(num(look(T0 + 3 * S, 3600, "a", "batch", &all), "met") ==
+                THREADS / 2 * EACH);
+    json_decref(all);
+}
+
 /* ---- Prometheus ---- */
 
 static void metrics_count_what_was_recorded(void **state)
@@ -501,6 +554,8 @@ static const struct CMUnitTest tests[] = {
     SLO(extremes_stay_in_the_histogram),
     SLO(the_guard_sees_what_began_since),
     SLO(series_are_bounded),
+    SLO(many_threads_lose_nothing),
+    SLO(refused_unread_is_of_the_only_instance),
     SLO(metrics_count_what_was_recorded),
     STORED(minutes_are_stored_and_read),
     STORED(old_minutes_go_and_lost_writes_are_made_good),
