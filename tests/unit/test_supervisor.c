@@ -289,9 +289,11 @@ static void failures_while_starting(void **state)
     };
     struct fix *f = *state;
 
-    f->cfg.hello_us = f->cfg.load_us = 200000;
     f->cfg.backoff_us = 60000000;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        /* a limit only where it is waited for: a busy machine is slow to start one */
+        f->cfg.hello_us = strcmp(rows[i].act, "silent") ? 60000000 : 200000;
+        f->cfg.load_us = strcmp(rows[i].act, "lame") ? 60000000 : 200000;
         start(f, rows[i].act);
         until_state(f, rows[i].seen);
         if (!strstr(status(f).error, rows[i].why))
