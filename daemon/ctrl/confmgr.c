@@ -137,6 +137,14 @@ void confmgr_set_conf(struct confmgr *m, struct conf *c, int64_t id)
         m->cfg.ops.runs(m->cfg.ops.arg, c, id);
 }
 
+void confmgr_prune(struct confmgr *m)
+{
+    struct err e;
+
+    if (revision_prune(m->cfg.store, CONFMGR_TEXTS, &e) < 0)
+        log_warn("old revisions: %s", e.msg);
+}
+
 void confmgr_tell(struct confmgr *m, int64_t id, const char *message)
 {
     m->last_id = id;

@@ -10,7 +10,11 @@
 #include "daemon/ctrl/confmgr.h"
 #include "daemon/ctrl/guard.h"
 
-enum { CONFMGR_SECOND_US = 1000000, CONFMGR_FIGURES_MAX = 256 << 10 };
+enum {
+    CONFMGR_SECOND_US = 1000000,
+    CONFMGR_FIGURES_MAX = 256 << 10,
+    CONFMGR_TEXTS = 500 /* of ended revisions that are kept */
+};
 
 enum confmgr_step {
 #define X(id) CONFMGR_STEP_##id,
@@ -86,6 +90,8 @@ int confmgr_load(struct confmgr *m, int64_t id, struct conf **ret, bool *ret_own
 struct conf *confmgr_rescue_conf(struct confmgr *m);
 /* Takes c, which is revision id; 0: rescue. */
 void confmgr_set_conf(struct confmgr *m, struct conf *c, int64_t id);
+/* Old texts go, the rows stay. */
+void confmgr_prune(struct confmgr *m);
 /* What became of a revision (0: of the start): log, status, whoever waits. */
 void confmgr_tell(struct confmgr *m, int64_t id, const char *message);
 

@@ -292,6 +292,7 @@ static void commit_applied(struct confmgr *m)
     left_rescue(m);
     confmgr_look_from(m);
     drop_applied_draft(m);
+    confmgr_prune(m);
     snprintf(message, sizeof(message), "%s%s%s",
              m->confirm ? "runs, waits for its confirmation" : "runs",
              m->restart[0] ? "; with the next start of the daemon: " : "", m->restart);
