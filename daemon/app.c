@@ -155,8 +155,11 @@ static void on_runs(void *arg, const struct conf *c, int64_t revision)
 static int check_conf(void *arg, const struct conf *c, struct err *e)
 {
     struct app *a = arg;
+    struct conf *runs = confmgr_conf(a->confmgr);
+    int rc = modelpath_check_all(c, runs, a->over, a->n_over, e);
 
-    if (modelpath_check_all(c, a->over, a->n_over, e) < 0)
+    conf_unref(runs);
+    if (rc < 0)
         return -1;
     return http_check_conf(a->http, c, e);
 }

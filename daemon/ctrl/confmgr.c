@@ -159,7 +159,7 @@ bool confmgr_settled(struct confmgr *m, int64_t id, enum rev_state *ret,
     struct revision r = {0};
     struct err e;
 
-    if ((m->id == id && m->work != WORK_NONE) ||
+    if ((m->id == id && (m->work != WORK_NONE || m->unsaved)) ||
         revision_get(m->cfg.store, id, &r, &e) < 0)
         return false;
     *ret = r.state;

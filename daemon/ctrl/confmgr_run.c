@@ -302,21 +302,6 @@ static void commit_applied(struct confmgr *m)
     confmgr_tell(m, id, message);
 }
 
-static void resumed(struct confmgr *m, const struct err *why)
-{
-    char text[sizeof(m->why)];
-
-    confmgr_look_from(m);
-    m->since_us = confmgr_now(m);
-    m->live = !why;
-    if (why)
-        snprintf(text, sizeof(text), "after a restart: %.480s", why->msg);
-    else
-        snprintf(text, sizeof(text), "%s", m->why);
-    if (why || m->want_revert)
-        confmgr_revert(m, REV_ROLLED_BACK, &confmgr_daemon, text);
-}
-
 /* The good one, at the start. Its engines are the supervisors' affair. */
 static void started(struct confmgr *m, const struct err *why)
 {
@@ -327,6 +312,25 @@ static void started(struct confmgr *m, const struct err *why)
     confmgr_tell(m, 0, why->msg);
     confmgr_note(m, &confmgr_daemon, "config.apply", m->point.running, "failed",
                  why->msg);
+}
+
+static void resumed(struct confmgr *m, const struct err *why)
+{
+    char text[sizeof(m->why)];
+
+    if (m->point.phase != REV_PHASE_PENDING) { /* confirmed meanwhile */
+        started(m, why);
+        return;
+    }
+    confmgr_look_from(m);
+    m->since_us = confmgr_now(m);
+    m->live = !why;
+    if (why)
+        snprintf(text, sizeof(text), "after a restart: %.480s", why->msg);
+    else
+        snprintf(text, sizeof(text), "%s", m->why);
+    if (why || m->want_revert)
+        confmgr_revert(m, REV_ROLLED_BACK, &confmgr_daemon, text);
 }
 
 static void on_applied(void *arg, const struct err *why)

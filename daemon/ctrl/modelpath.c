@@ -108,14 +108,25 @@ static bool laid_over(const struct conf_model *m, const struct conf_override *ov
     return is;
 }
 
-int modelpath_check_all(const struct conf *c, const struct conf_override *over,
-                        int n_over, struct err *e)
+static bool as_before(const struct conf_model *m, const struct conf *runs)
+{
+    const struct conf_model *was = runs ? conf_model(runs, m->name) : NULL;
+
+    return was && !strcmp(was->path, m->path);
+}
+
+int modelpath_check_all(const struct conf *c, const struct conf *runs,
+                        const struct conf_override *over, int n_over, struct err *e)
 {
     for (int i = 0; i < c->n_models; i++) {
         const struct conf_model *m = &c->models[i];
+        struct err why;
 
-        if (!laid_over(m, over, n_over) && modelpath_check(c, m->path, e) < 0)
-            return err_wrap(e, "models.%s.path", m->name);
+        if (laid_over(m, over, n_over) || modelpath_check(c, m->path, &why) == 0 ||
+            (why.code == ERR_NOTFOUND && as_before(m, runs)))
+            continue;
+        *e = why;
+        return err_wrap(e, "models.%s.path", m->name);
     }
     return 0;
 }

@@ -13,8 +13,9 @@ struct err;
 
 /* DENIED with the roots there are, NOTFOUND, INVALID. */
 int modelpath_check(const struct conf *c, const char *path, struct err *e);
-/* All models of c, those of the overrides aside. */
-int modelpath_check_all(const struct conf *c, const struct conf_override *over,
-                        int n_over, struct err *e);
+/* All models of c, those of the overrides aside. One that `runs` (NULL: none) has under
+ * the same path may be missing by now: that is no reason to refuse another change. */
+int modelpath_check_all(const struct conf *c, const struct conf *runs,
+                        const struct conf_override *over, int n_over, struct err *e);
 
 #endif

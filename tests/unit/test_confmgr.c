@@ -779,6 +779,27 @@ static void resumed_one_fails(void **state)
     assert_point(f, REV_IDLE, 1, 1, 0);
 }
 
+/* Confirmed while its engines were still loading after a restart: then it is the good
+ * one, and its engines are the supervisors' affair. */
+static void confirmed_while_resumed(void **state)
+{
+    struct fix *f = *state;
+    int64_t id;
+    struct err e = {0};
+
+    commit(f, "log_level: warn\n", &windowed);
+    fleet_ends(f, NULL);
+    restart(f, "boot-1");
+    assert_int_equal(confmgr_confirm(f->m, &ann, &id, &e), 0);
+    fleet_ends(f, "no memory");
+    assert_point(f, REV_IDLE, 2, 2, 0);
+    assert_state(f, 2, REV_CONFIRMED, "by ann");
+    assert_journal(f, "config.apply", "daemon", "failed", "no memory");
+    commit(f, "log_level: error\n", &plain);
+    fleet_ends(f, NULL);
+    assert_point(f, REV_IDLE, 3, 3, 0);
+}
+
 static void crash_during_the_rollback(void **state)
 {
     struct fix *f = *state;
@@ -1239,6 +1260,7 @@ static const struct CMUnitTest tests[] = {
     T(crash_past_the_deadline),
     T(crash_in_the_window_other_boot),
     T(resumed_one_fails),
+    T(confirmed_while_resumed),
     T(crash_during_the_rollback),
     T(unreadable_good_is_rescued),
     T(faulty_seed_and_option),

@@ -78,18 +78,42 @@ static void the_command_line_may(void **state)
     snprintf(path, sizeof(path), "%s/out/m.gguf", dir);
     c.models = &m;
     c.n_models = 1;
-    refused(modelpath_check_all(&c, NULL, 0, &e), ERR_DENIED, "models.a.path");
-    ok(modelpath_check_all(&c, &over, 1, &e));
+    refused(modelpath_check_all(&c, NULL, NULL, 0, &e), ERR_DENIED, "models.a.path");
+    ok(modelpath_check_all(&c, NULL, &over, 1, &e));
     over.value = "/another";
-    refused(modelpath_check_all(&c, &over, 1, &e), ERR_DENIED, "models.a.path");
+    refused(modelpath_check_all(&c, NULL, &over, 1, &e), ERR_DENIED, "models.a.path");
     over.value = path;
     over.path = "models.b.path";
-    refused(modelpath_check_all(&c, &over, 1, &e), ERR_DENIED, "models.a.path");
+    refused(modelpath_check_all(&c, NULL, &over, 1, &e), ERR_DENIED, "models.a.path");
+}
+
+/* A file that went away under a running model stops no other change. */
+static void what_runs_may_be_missing(void **state)
+{
+    char path[160], other[160];
+    struct conf_model m = {.name = "a", .path = path}, was = m;
+    struct conf c = conf, runs = conf;
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/in/gone.gguf", dir);
+    snprintf(other, sizeof(other), "%s/in/gone too.gguf", dir);
+    c.models = &m;
+    runs.models = &was;
+    c.n_models = runs.n_models = 1;
+    refused(modelpath_check_all(&c, NULL, NULL, 0, &e), ERR_NOTFOUND, "models.a.path");
+    ok(modelpath_check_all(&c, &runs, NULL, 0, &e));
+    was.path = other;
+    refused(modelpath_check_all(&c, &runs, NULL, 0, &e), ERR_NOTFOUND, "models.a.path");
+    snprintf(path, sizeof(path), "%s/out/m.gguf",
+             dir); /* the roots are asked all the same */
+    was.path = path;
+    refused(modelpath_check_all(&c, &runs, NULL, 0, &e), ERR_DENIED, "models.a.path");
 }
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(below_roots, make, dir_drop),
     cmocka_unit_test_setup_teardown(no_way_out, make, dir_drop),
     cmocka_unit_test_setup_teardown(the_command_line_may, make, dir_drop),
+    cmocka_unit_test_setup_teardown(what_runs_may_be_missing, make, dir_drop),
 };
 TEST_MAIN("modelpath", tests)
