@@ -305,11 +305,11 @@ def test_missing_model_then_there(start, tmp_path):
     """The daemon is up and says what is wrong; the file appears and is served."""
     path = tmp_path / "late.gguf"
     r = start(*SMALL, model=str(path), ready=False)
-    wait_for(lambda: "late.gguf" in reason(r))
+    wait_for(lambda: "is not served" in reason(r) and "late.gguf" in reason(r))
     assert r.get("/healthz")[0] == 200
     status, body, headers = r.post(TEXT, SHORT)
     assert status == 503 and int(headers["Retry-After"]) >= 1
-    assert r.local("/api/v1/status")["instances"][0]["state"] == "failed"
+    wait_for(lambda: r.local("/api/v1/status")["instances"][0]["state"] == "failed")
     os.symlink(os.path.abspath(MODEL), path)
     wait_for(r.is_ready, 60)
     assert r.post(TEXT, SHORT)[0] == 200
