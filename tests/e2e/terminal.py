@@ -29,13 +29,16 @@ class Terminal:
         self.child.send(text)
 
     def read(self, seconds=0.2):
-        """What comes within that time goes to the screen."""
+        """What comes within that time goes to the screen; False at the end of it all."""
         try:
             data = self.child.read_nonblocking(65536, seconds)
-        except (pexpect.TIMEOUT, pexpect.EOF):
-            return
+        except pexpect.TIMEOUT:
+            return True
+        except pexpect.EOF:
+            return False
         self.raw += data
         self.stream.feed(data)
+        return True
 
     def lines(self):
         """The screen without its empty end."""
@@ -55,17 +58,12 @@ class Terminal:
             self.read()
         return m
 
-    def run(self, line, what):
-        """Types the line on a clean screen and waits for what."""
-        self.keys("\x0c" + line)
-        return self.shows(what)
-
     def ends(self):
         """Exit code, or minus the signal."""
         end = time.monotonic() + 20 * SLOW
-        while self.child.isalive():
+        while self.read():
             assert time.monotonic() < end, f"does not end:\n{self.text()}"
-            self.read(0.05)
+        self.child.wait()
         self.child.close()
         return self.child.exitstatus if self.child.signalstatus is None \
             else -self.child.signalstatus

@@ -397,7 +397,7 @@ def test_monitor(fake, shell):
     assert t.raw.count(b"\x1b[2J") == 1  # frames replace each other: no flicker
     t.size(60, 12)
     t.shows(r"(?s)^requests .*^main +ready +12 ")
-    wait_for(lambda: t.read() or all(len(x) <= 60 for x in t.lines()) and
+    wait_for(lambda: t.read() and all(len(x) <= 60 for x in t.lines()) and
              not any("q leaves" in x for x in t.lines()[:8]))
     fake.set("GET /api/v1/status", {"error": {"message": "gone"}}, 500)
     t.size(100, 30)
