@@ -131,26 +131,30 @@ static void redact_line(const char *p, const char *end, struct buf *out)
         buf_puts(out, OUT);
 }
 
+static bool holds(const char *p, size_t n, const char *word)
+{
+    return p && memmem(p, n, word, strlen(word));
+}
+
 void redact(const char *text, size_t n, struct buf *out)
 {
-    const char *end = text + n;
     bool pem = false;
 
-    while (text < end) {
-        const char *nl = memchr(text, '\n', (size_t)(end - text));
-        const char *stop = nl ? nl : end;
-        bool begin = memmem(text, (size_t)(stop - text), "-----BEGIN", 10) &&
-                     memmem(text, (size_t)(stop - text), "PRIVATE KEY", 11);
+    while (n > 0) {
+        const char *nl = memchr(text, '\n', n);
+        size_t len = nl ? (size_t)(nl - text) : n;
+        bool begin = holds(text, len, "-----BEGIN") && holds(text, len, "PRIVATE KEY");
 
         if (begin)
             buf_puts(out, OUT);
         pem |= begin;
         if (!pem)
-            redact_line(text, stop, out);
+            redact_line(text, text + len, out);
         if (nl && (!pem || begin))
             buf_putc(out, '\n');
-        if (pem && memmem(text, (size_t)(stop - text), "-----END", 8))
+        if (pem && holds(text, len, "-----END"))
             pem = false;
-        text = nl ? nl + 1 : end;
+        text += len + (nl != NULL);
+        n -= len + (nl != NULL);
     }
 }
