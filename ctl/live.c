@@ -121,7 +121,7 @@ static int split(const char *text, char **ret_line, int64_t *ret_s, struct err *
     if (w.n > 1 && strspn(w.w[w.n - 1], "0123456789") == strlen(w.w[w.n - 1])) {
         *ret_s = strtoll(w.w[w.n - 1], NULL, 10);
         (*ret_line)[w.raw[w.n - 1] - w.line] = '\0';
-        w.n--;
+        free(w.w[--w.n]);
     }
     for (n = (int)strlen(*ret_line); n && isspace((unsigned char)(*ret_line)[n - 1]);)
         (*ret_line)[--n] = '\0';
