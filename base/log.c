@@ -140,12 +140,12 @@ void log_line(enum log_level level, const char *fmt, ...)
     va_end(ap);
 }
 
-void log_unkept(enum log_level level, const char *fmt, ...)
+void log_unkept(enum log_level level, const struct log_about *about, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    put(level, NULL, false, fmt, ap);
+    put(level, about, false, fmt, ap);
     va_end(ap);
 }
 

@@ -23,17 +23,16 @@ int log_level_parse(const char *name);
 void log_line(enum log_level level, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The same, but not among the last lines that are kept (base/logring.h): texts of
- * requests, where the operator wants them logged at all. */
-void log_unkept(enum log_level level, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-
 /* What a line is about, as fields of the journal; NULL or 0 = nothing of the kind. */
 struct log_about {
     const char *request, *instance;
     int64_t revision;
 };
 void log_about(enum log_level level, const struct log_about *about, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The same, but not among the last lines that are kept (base/logring.h): texts of
+ * requests, where the operator wants them logged at all. */
+void log_unkept(enum log_level level, const struct log_about *about, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* A whole line of a child's stderr, as it is; line[n] may be written to. */
 void log_pass(const struct log_about *about, char *line, size_t n);

@@ -129,7 +129,8 @@ void http_log_content(const struct conn *c, const char *what, const char *text, 
     buf_init(&b, 0);
     jw_init(&w, &b);
     jw_strn(&w, text, n < CONTENT_BYTES ? n : CONTENT_BYTES);
-    log_unkept(LOG_LV_INFO, "request %s: %s of %zu bytes: %s", c->req_id, what, n, b.p);
+    log_unkept(LOG_LV_INFO, &(struct log_about){.request = c->req_id},
+               "request %s: %s of %zu bytes: %s", c->req_id, what, n, b.p);
     buf_done(&b);
 }
 

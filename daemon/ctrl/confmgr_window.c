@@ -52,7 +52,8 @@ void confmgr_figures(struct confmgr *m, int64_t id, bool after, int64_t from_us,
     put_figures(m, from_us, &b, ret);
     if (revision_set_metrics(m->cfg.store, id, after ? NULL : b.p, after ? b.p : NULL,
                              &e) < 0)
-        log_warn("figures of revision %lld: %s", (long long)id, e.msg);
+        log_about(LOG_LV_WARN, &(struct log_about){.revision = id},
+                  "figures of revision %lld: %s", (long long)id, e.msg);
     buf_done(&b);
 }
 

@@ -165,8 +165,9 @@ static void slot_ready(struct fleet *f, struct slot *s)
     if (old)
         leave(f, old, "is being replaced");
     if (s->act.kind != FLEET_START) {
-        log_info("instance '%s': a new engine serves it: %s", s->act.instance,
-                 s->act.why);
+        log_about(LOG_LV_INFO, &(struct log_about){.instance = s->act.instance},
+                  "instance '%s': a new engine serves it: %s", s->act.instance,
+                  s->act.why);
         note(f, "instance.replace", s->act.instance, "ok", s->act.why);
     }
     fleet_slot_done(s);
@@ -257,7 +258,8 @@ void fleet_begin(struct fleet *f)
         if (s->act.kind == FLEET_DRAIN_FIRST) {
             struct unit *old = fleet_unit(f, s->act.instance);
 
-            log_info(
+            log_about(
+                LOG_LV_INFO, &(struct log_about){.instance = s->act.instance},
                 "instance '%s': old and new engine do not fit side by side (%llu MiB "
                 "are needed, %llu MiB free): the old one drains first",
                 s->act.instance, (unsigned long long)(s->act.need >> 20),
@@ -301,7 +303,8 @@ static void show_halted(struct fleet *f, const struct conf *to, const char *inst
     }
     unit_spec_init(&spec, to, i);
     if (unit_new(&f->env, &spec, ++f->generation, &u, &e) < 0) {
-        log_error("instance '%s' cannot be shown: %s", instance, e.msg);
+        log_about(LOG_LV_ERROR, &(struct log_about){.instance = instance},
+                  "instance '%s' cannot be shown: %s", instance, e.msg);
         unit_spec_done(&spec);
         return;
     }

@@ -379,8 +379,9 @@ static void cut(struct unit *u, int n)
 {
     struct err e;
 
-    log_warn("instance '%s': %d requests are ended, %lld s after its drain began",
-             u->inst->name, n, (long long)u->drain_s);
+    log_about(LOG_LV_WARN, &(struct log_about){.instance = u->inst->name},
+              "instance '%s': %d requests are ended, %lld s after its drain began",
+              u->inst->name, n, (long long)u->drain_s);
     if (u->env->store &&
         journal_add(u->env->store, "daemon", "instance.drain", u->inst->name, "failed",
                     &e, "%d requests were ended after %lld s", n,
