@@ -88,7 +88,8 @@ int run_config_save(struct session *s, const struct verb *v, const struct args *
 int run_config_diff(struct session *s, const struct verb *v, const struct args *a,
                     struct err *e)
 {
-    char *path = ask_path(v->path, a);
+    bool one = args_get(a, "FROM") && !args_get(a, "TO"); /* then against what runs */
+    char *path = ask_path(one ? "config/diff?from={FROM}&to=running" : v->path, a);
     struct answer ans;
     int rc = run_call(s, &(struct wire_request){.method = "GET", .path = path}, &ans, e);
     const char *text = json_string_value(json_object_get(ans.root, "text"));

@@ -82,15 +82,18 @@ static char *state_line(const json_t *o, const char *what, const char *name,
                      *text ? ": " : "", text);
 }
 
-/* A deed of his own, or that it was done: he saw it. */
+/* A deed of his own, or of the daemon's in good order: events of instances tell that.
+ * What the daemon undoes is told. */
 static bool is_known(const json_t *o, const char *self)
 {
     char who[FIELD], what[FIELD], result[FIELD];
 
+    get(o, "what", what);
     if (self && !strcmp(get(o, "actor", who), self))
         return true;
-    return !strcmp(get(o, "what", what), "config.apply") &&
-           !strcmp(get(o, "result", result), "ok");
+    return !strcmp(get(o, "actor", who), "daemon") &&
+           !strcmp(get(o, "result", result), "ok") &&
+           (strncmp(what, "config.", 7) != 0 || !strcmp(what, "config.apply"));
 }
 
 char *follow_event(const char *kind, const char *json, bool shell, const char *self,

@@ -178,6 +178,7 @@ def test_a_change_from_the_draft_to_the_history(start, tmp_path):
     assert re.search(r"^ +2 +superseded .*longer idle", history, re.M), history
     assert "idle_s: 81" not in ctl(rack, "config", "show").stdout
     assert ctl(rack, "config", "diff", "1", "3").stdout == "no difference\n"
+    assert "-  idle_s: 81" in ctl(rack, "config", "diff", "2").stdout  # against what runs
     p = ctl(rack, "support-bundle", str(tmp_path / "b.tgz"))
     assert p.returncode == 0, p.stderr
     with tarfile.open(tmp_path / "b.tgz") as bundle:

@@ -23,7 +23,7 @@ def main():
           f'fill="#d5dae0" xml:space="preserve">')
     for n, line in enumerate(lines):
         y = BAR + PAD + n * LINE
-        prompt = line.startswith(("$ ", "llmctl> ", "you> "))
+        prompt = line.startswith(("$ ", "llmctl> ", "llmctl (", "you> "))
         fill = ' fill="#7fc8f8"' if prompt else ' fill="#8b949e"' if line.startswith("[") else ""
         print(f'<text x="{PAD}" y="{y}"{fill}>{escape(line)}</text>')
     print("</g></svg>")
