@@ -275,7 +275,7 @@ int run_config_check(struct session *s, const struct verb *v, const struct args 
     int rc;
 
     (void)v;
-    if (file && file_read(file, TEXT_MAX, &b, e) < 0)
+    if (file && file_text(file, TEXT_MAX, &b, e) < 0)
         return -1;
     if (!file)
         text = draft_text(s);
@@ -325,7 +325,7 @@ int run_config_load(struct session *s, const struct verb *v, const struct args *
     int rc;
 
     (void)v;
-    if (file_read(args_get(a, "FILE"), TEXT_MAX, &b, e) < 0)
+    if (file_text(args_get(a, "FILE"), TEXT_MAX, &b, e) < 0)
         return -1;
     rc = config_send(s, "PUT", "/api/v1/config/draft", json_pack("{s:s}", "text", b.p),
                      b.p, e);

@@ -119,7 +119,7 @@ static int edit_loop(struct session *s, const char *path, const char *before,
         struct buf b;
         int rc;
 
-        if (edit_file(path, e) < 0 || file_read(path, TEXT_MAX, &b, e) < 0)
+        if (edit_file(path, e) < 0 || file_text(path, TEXT_MAX, &b, e) < 0)
             return -1;
         if (!strcmp(b.p, before)) {
             buf_done(&b);

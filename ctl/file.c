@@ -46,6 +46,16 @@ int file_read(const char *path, size_t max, struct buf *out, struct err *e)
     return -1;
 }
 
+int file_text(const char *path, size_t max, struct buf *out, struct err *e)
+{
+    if (file_read(path, max, out, e) < 0)
+        return -1;
+    if (strlen(out->p) == out->len)
+        return 0;
+    buf_done(out);
+    return err_set(e, ERR_INVALID, "'%s' is no text: it has a zero byte", path);
+}
+
 static int write_all(int fd, const char *p, size_t n)
 {
     while (n) {

@@ -312,6 +312,9 @@ def test_files_travel(fake, tmp_path):
     assert fake.made("POST", "/api/v1/restore") == [b"\0bytes\xff"]
     p = ctl(fake, "config", "load", str(tmp_path / "none"))
     assert p.returncode == 3 and "none" in p.stderr
+    file.write_bytes(b"a: 1\n\0b: 2\n")
+    p = ctl(fake, "config", "load", str(file))
+    assert p.returncode == 2 and "zero byte" in p.stderr
     p = ctl(fake, "backup", str(tmp_path / "no" / "where"))
     assert p.returncode == 1 and not list(tmp_path.glob("*.part"))
 
