@@ -24,6 +24,7 @@
 #include "base/metric.h"
 #include "base/queue.h"
 #include "daemon/ctrl/router_ctl.h"
+#include "daemon/ctrl/affinity.h"
 #include "daemon/ctrl/router_int.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
@@ -319,25 +320,71 @@ int router_not_ready(const struct target *t, struct err *e)
     }
 }
 
-/* Where n requests for m go: the ready target with the least to do that has room. NULL
- * and why. Under the lock. */
-static struct target *choose(struct router *r, const struct served *m, int n,
+/* Tokens that a request may be answered with. */
+static int64_t max_answer(const struct served *m, const struct gen_params *p)
+{
+    return p->max_tokens < 0 ? m->n_ctx - p->n_prompt : p->max_tokens;
+}
+
+enum { CHOICES = 64 }; /* engines of one model that are compared */
+
+/* Blocks of a prompt by their hashes, made before the lock is taken. */
+struct prefix {
+    uint64_t *hash; /* NULL without memory, or where there is no whole block */
+    int n;
+};
+
+static struct prefix prefix_of(const struct gen_submit *g)
+{
+    struct prefix p = {NULL, g->params.n_prompt / AFFINITY_BLOCK};
+
+    if (p.n > 0 && !g->params.no_cache)
+        p.hash = try_calloc((size_t)p.n, sizeof(*p.hash));
+    if (p.hash)
+        affinity_hash(g->params.salt, g->prompt, g->params.n_prompt, p.hash);
+    else
+        p.n = 0;
+    return p;
+}
+
+static struct affinity_choice choice_of(const struct target *t, const struct prefix *p)
+{
+    int64_t blocks = t->st.n_blocks;
+    int used = (int)metric_get(t->page->page, M_KV_BLOCKS_USED, 0);
+
+    return (struct affinity_choice){
+        .load = t->load,
+        .cached = t->sent && p->n
+                      ? (int64_t)affinity_match(t->sent, p->hash, p->n) * AFFINITY_BLOCK
+                      : 0,
+        .kv_free = blocks ? (blocks - used) * t->st.block_tok : -1,
+    };
+}
+
+/* Where n requests for m go: of the ready targets that have room the one that is done
+ * first, by load and by what of the prompt it has. NULL and why. Under the lock. */
+static struct target *choose(struct router *r, const struct served *m,
+                             const struct gen_submit *g, int n, const struct prefix *p,
                              struct err *e)
 {
-    struct target *best = NULL, *full = NULL, *other = by_name(r, m->name);
+    struct target *all[CHOICES], *full = NULL, *other = by_name(r, m->name);
+    struct affinity_choice c[CHOICES];
+    int k = 0;
 
     list_for(it, &r->targets)
     {
         struct target *t = list_entry(it, struct target, link);
         if (!t->model || !same_model(&t->model->pub, m) || router_not_ready(t, NULL) < 0)
             continue;
-        if (t->n_live + n > t->max_live)
+        if (t->n_live + n > t->max_live) {
             full = t;
-        else if (better(t, best))
-            best = t;
+        } else if (k < CHOICES) {
+            all[k] = t;
+            c[k++] = choice_of(t, p);
+        }
     }
-    if (best)
-        return best;
+    if (k)
+        return all[affinity_pick(c, k, g->params.n_prompt, max_answer(m, &g->params))];
     if (full)
         err_set(e, ERR_BUSY, "the queue is full: %d requests are running or waiting",
                 full->n_live);
@@ -350,19 +397,22 @@ static struct target *choose(struct router *r, const struct served *m, int n,
 }
 
 /* All of q[0..n) into table and outbox, or none. */
-static struct target *admit(struct router *r, const struct served *m, struct req **q,
-                            int n, uint64_t *ret_ids, struct err *e)
+static struct target *admit(struct router *r, const struct served *m,
+                            const struct gen_submit *g, struct req **q, int n,
+                            uint64_t *ret_ids, struct err *e)
 {
+    struct prefix p = prefix_of(g); /* all are choices of one prompt */
     struct target *t;
 
     pthread_mutex_lock(&r->lock);
-    t = choose(r, m, n, e);
+    t = choose(r, m, g, n, &p, e);
+    if (t && t->sent && p.n)
+        affinity_add(t->sent, p.hash, p.n);
     for (int i = 0; t && i < n; i++) {
         q[i]->id = q[i]->add.params.id = ret_ids[i] = r->next_id++;
         q[i]->add.params.group = n > 1 ? ret_ids[0] : 0;
         q[i]->target = t;
-        q[i]->left = q[i]->n_prompt + (q[i]->max_tokens < 0 ? m->n_ctx - q[i]->n_prompt
-                                                            : q[i]->max_tokens);
+        q[i]->left = q[i]->n_prompt + max_answer(m, &q[i]->add.params);
         list_push(&r->bucket[q[i]->id % ROUTER_BUCKETS], &q[i]->link);
         list_push(&t->outbox, &q[i]->outbox);
         t->n_live++;
@@ -371,6 +421,7 @@ static struct target *admit(struct router *r, const struct served *m, struct req
     if (t) /* under the lock: the target may be freed once its requests have ended */
         (void)queue_push(t->bell, t);
     pthread_mutex_unlock(&r->lock);
+    free(p.hash);
     return t;
 }
 
@@ -385,7 +436,7 @@ int router_submit(struct router *r, const struct served *m, struct gen_submit *s
         if (!q[i])
             rc = err_set(e, ERR_NOMEM, "no memory for the request");
     }
-    if (rc == 0 && !admit(r, m, q, n, ret_ids, e))
+    if (rc == 0 && !admit(r, m, subs, q, n, ret_ids, e))
         rc = -1;
     for (int i = 0; i < n; i++) {
         if (rc < 0)

@@ -11,6 +11,7 @@
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/wire.h"
 
+struct affinity;
 struct queue;
 
 enum { ROUTER_BUCKETS = 1024 };
@@ -52,7 +53,9 @@ struct target {
     struct instance_status st;
     struct page_box *page;
     int n_live, n_sent, max_live;
-    int64_t load; /* sum of left */
+    int64_t load;          /* sum of left */
+    struct affinity *sent; /* prompts that its cache may have; NULL before it was ready */
+    int sent_blocks;       /* what it was made for */
     bool draining;
 
     struct queue *bell; /* any thread */

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "base/queue.h"
+#include "daemon/ctrl/affinity.h"
 #include "daemon/ctrl/router_int.h"
 #include "daemon/serve/metrics.h"
 
@@ -63,6 +64,7 @@ void target_free(struct target *t)
     tell_ready(r);
     pthread_mutex_unlock(&r->lock);
     router_unref(r, t->model ? &t->model->pub : NULL);
+    affinity_free(t->sent);
     while (queue_pop(t->bell))
         continue;
     queue_free(t->bell);
@@ -247,6 +249,18 @@ void target_set_model(struct target *t, const struct served *m, struct tokenizer
     router_unref(t->r, old ? &old->pub : NULL);
 }
 
+/* A cache that is new remembers nothing. Without memory the load alone decides. */
+static void renew_sent(struct target *t)
+{
+    bool fresh = t->st.state != INSTANCE_READY && t->st.state != INSTANCE_DRAINING;
+
+    if (!fresh && t->sent && t->sent_blocks == t->st.n_blocks)
+        return;
+    affinity_free(t->sent);
+    t->sent = fresh ? NULL : affinity_new(t->st.n_blocks);
+    t->sent_blocks = t->st.n_blocks;
+}
+
 void target_set_status(struct target *t, const struct instance_status *s)
 {
     struct instance_status st = *s;
@@ -255,6 +269,7 @@ void target_set_status(struct target *t, const struct instance_status *s)
     st.generation = t->st.generation;
     pthread_mutex_lock(&t->r->lock);
     t->st = st;
+    renew_sent(t);
     tell_ready(t->r);
     pthread_mutex_unlock(&t->r->lock);
 }
