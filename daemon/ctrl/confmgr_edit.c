@@ -299,7 +299,7 @@ static int commit_text(struct confmgr *m, const char *text,
     STEP(COMMIT_STORED);
     m->restart[0] = '\0';
     conf_diff(m->conf, conf, note_restart, &restart);
-    return confmgr_apply(m, *ret_id, conf, c, what, e);
+    return confmgr_apply(m, *ret_id, conf, c, what, comment ? comment : "", e);
 }
 
 /* ---- two editors ---- */

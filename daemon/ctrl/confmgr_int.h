@@ -100,7 +100,8 @@ void confmgr_tell(struct confmgr *m, int64_t id, const char *message);
 int confmgr_free_to_commit(const struct confmgr *m, struct err *e);
 /* The machine takes over: revision id is stored, conf (taken) is its text. */
 int confmgr_apply(struct confmgr *m, int64_t id, struct conf *conf,
-                  const struct confmgr_commit *c, const char *what, struct err *e);
+                  const struct confmgr_commit *c, const char *what, const char *comment,
+                  struct err *e);
 int confmgr_work(struct confmgr *m, enum work work, const struct conf *to, struct err *e);
 /* Back to the good one: store why, then act. */
 void confmgr_revert(struct confmgr *m, enum rev_state side, const struct confmgr_who *who,

@@ -166,22 +166,24 @@ int confmgr_free_to_commit(const struct confmgr *m, struct err *e)
 }
 
 int confmgr_apply(struct confmgr *m, int64_t id, struct conf *conf,
-                  const struct confmgr_commit *c, const char *what, struct err *e)
+                  const struct confmgr_commit *c, const char *what, const char *comment,
+                  struct err *e)
 {
     int64_t now = confmgr_now(m), span, from, was = confmgr_current(m);
     struct rev_point p = m->point;
     struct rev_change change = {id, REV_APPLYING, ""};
     struct guard_window after;
     struct err why;
-    char detail[256] = "";
+    char window[96] = "without a window", detail[400];
 
     m->confirm = c->confirm || c->guard != REV_GUARD_OFF;
     m->confirm_s = c->confirm_s ? c->confirm_s : CONFMGR_CONFIRM_S;
     m->guard = c->guard;
     if (m->confirm)
-        snprintf(detail, sizeof(detail), "to be confirmed within %lld s%s%s",
+        snprintf(window, sizeof(window), "to be confirmed within %lld s%s%s",
                  (long long)m->confirm_s, m->guard ? ", guarded" : "",
                  m->guard == REV_GUARD_AUTO ? ", confirms by itself" : "");
+    snprintf(detail, sizeof(detail), "%s%s%s", window, comment[0] ? "; " : "", comment);
     p.phase = REV_PHASE_APPLYING;
     p.pending = id;
     p.guard = m->guard;
@@ -275,7 +277,7 @@ static void commit_applied(struct confmgr *m)
     STEP(APPLIED);
     rc = m->want_revert ? 0
          : m->confirm   ? store_pending(m, &e)
-                        : confmgr_store_confirmed(m, &who, "without a window", &e);
+                        : confmgr_store_confirmed(m, &who, "", &e);
     confmgr_set_conf(m, m->target, m->id);
     m->target = NULL;
     if (m->want_revert || rc < 0) {

@@ -215,6 +215,7 @@ def test_faults_have_places(daemon):
     assert daemon.ask("POST", "/config/commit", {})[0] == 404
 
 
+@pytest.mark.san
 def test_hot_change_touches_no_engine(daemon):
     pid = daemon.main()["pid"]
     check = daemon.set(instances__main__sampling__temperature=0.5, log_level="warn")
@@ -370,6 +371,7 @@ def test_guard(daemon):
     assert daemon.journal("config.rollback")[0]["actor"] == "guard"
 
 
+@pytest.mark.san
 def test_failing_model_restores_the_former(daemon):
     before = daemon.config()
     daemon.set(models__demo__path="/nonexistent/model.gguf")
@@ -388,6 +390,7 @@ def test_failing_model_restores_the_former(daemon):
     c.close()
 
 
+@pytest.mark.san
 def test_rescue(daemon):
     """What was good cannot be applied any more: nothing runs, but the operator gets in."""
     copy = os.path.join(daemon.dir.name, "copy.gguf")

@@ -338,8 +338,8 @@ static void commit_without_window(void **state)
     assert_int_equal(f->run_id, 2);
     assert_string_equal(f->run_level, "warn");
     assert_false(has_draft(f));
-    assert_journal(f, "config.commit", "ann", "ok", "");
-    assert_journal(f, "config.confirm", "ann", "ok", "without a window");
+    assert_journal(f, "config.commit", "ann", "ok", "without a window");
+    assert_journal(f, "config.confirm", "ann", "ok", "");
     assert_int_equal(confmgr_tick(f->m, clock_now_us(&f->clock)), -1);
 }
 
@@ -564,6 +564,7 @@ static void rollback_is_a_new_revision(void **state)
     assert_string_equal(r.text, "log_level: warn\n");
     assert_int_equal(r.base, 3);
     revision_done(&r);
+    assert_journal(f, "config.rollback", "ann", "ok", "600 s; as revision 2");
     /* back again: what ran before the rollback */
     assert_int_equal(confmgr_rollback(f->m, 0, &plain, &id, &e), 0);
     fleet_ends(f, NULL);
