@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -240,6 +241,43 @@ static void sort_faults(struct conf_faults *f)
     }
 }
 
+/* Replicas beyond the first, as copies. */
+static void add_copies(struct walk *w)
+{
+    struct conf *c = &w->box->c;
+    size_t written = c->n_instances > 0 ? (size_t)c->n_instances : 0, all = 0;
+    struct conf_instance *v;
+
+    for (size_t i = 0; i < written; i++) {
+        const struct conf_instance *x = &c->instances[i];
+
+        all += (size_t)x->replicas;
+        if (x->replicas > 1 && strlen(x->name) > 60)
+            conf_fault(w->faults, (struct conf_pos){0}, "instances",
+                       "the name '%s' is too long for an instance with replicas; at most "
+                       "60 characters would be right",
+                       x->name);
+    }
+    if (all <= written || w->faults->n)
+        return;
+    if (all > CONF_MAX_NAMES) {
+        conf_fault(w->faults, (struct conf_pos){0}, "instances",
+                   "%zu engines with all replicas; at most %d", all, CONF_MAX_NAMES);
+        return;
+    }
+    v = arena_alloc(w->box->a, all * sizeof(*v));
+    memcpy(v, c->instances, written * sizeof(*v));
+    c->instances = v;
+    for (size_t i = 0; i < written; i++)
+        for (int64_t k = 2; k <= v[i].replicas; k++) {
+            char name[96];
+            int n = snprintf(name, sizeof(name), "%s:%d", v[i].name, (int)k);
+
+            v[c->n_instances] = v[i];
+            v[c->n_instances++].name = arena_strndup(w->box->a, name, (size_t)n);
+        }
+}
+
 int conf_parse(const char *text, size_t n, const struct conf_override *over, int n_over,
                struct conf **ret, struct conf_faults *faults)
 {
@@ -262,6 +300,8 @@ int conf_parse(const char *text, size_t n, const struct conf_override *over, int
         lay_over(&w, &over[i]);
     if (rc == 0)
         conf_check(&b->c, root, over, n_over, faults);
+    if (faults->n == 0)
+        add_copies(&w);
     arena_free(scratch);
     sort_faults(faults);
     if (faults->n == 0) {

@@ -34,12 +34,15 @@ struct conf_model { /* models.NAME */
 
 enum conf_isolate { CONF_ISOLATE_KEY, CONF_ISOLATE_NONE };
 
-struct conf_instance { /* instances.NAME */
+/* instances.NAME, then, after all of them, the further replicas of each as instances of
+ * their own: copies with another name (conf_is_copy). */
+struct conf_instance {
     const char *name;
     const char *model;     /* a name of models */
     const char *served_as; /* id in the API; "" = the name in the file */
     int mode;              /* enum sched_mode */
     int64_t step_tok, max_seqs, max_waiting, ctx, threads;
+    int64_t replicas;           /* engines of this kind; of a copy too */
     int isa, backend, executor; /* as the engine's options of these names */
     struct {
         int64_t pp, tp, ep;
@@ -121,6 +124,14 @@ int conf_parse(const char *text, size_t n, const struct conf_override *over, int
                struct conf **ret, struct conf_faults *faults);
 struct conf *conf_ref(const struct conf *c);
 void conf_unref(const struct conf *c); /* NULL allowed */
+/* "main:2", the second replica of main; no name that an operator chose has a colon. */
+static inline bool conf_is_copy(const char *name)
+{
+    for (; *name; name++)
+        if (*name == ':')
+            return true;
+    return false;
+}
 const struct conf_instance *conf_instance(const struct conf *c, const char *name);
 const struct conf_model *conf_model(const struct conf *c, const char *name);
 

@@ -75,6 +75,8 @@ static void diff_name(struct diff *d, enum conf_group g, const char *a, const ch
 {
     const char *name = *(const char *const *)(a ? a : b);
 
+    if (conf_is_copy(name)) /* replicas says it */
+        return;
     for (int i = 0; i < n_conf_rows; i++)
         if (conf_row_group(&conf_rows[i]) == g)
             diff_row(d, &conf_rows[i], name, a, b);

@@ -71,7 +71,7 @@ static void on_change(void *arg, const struct conf_change *c)
 {
     struct first *f = arg;
     const char *row = NULL;
-    size_t n = strlen(f->instance), m = strlen(f->model);
+    size_t n = strcspn(f->instance, ":"), m = strlen(f->model); /* of a copy: its own */
 
     if (!strncmp(c->path, "instances.", 10) && !strncmp(c->path + 10, f->instance, n) &&
         c->path[10 + n] == '.')

@@ -364,6 +364,36 @@ static void overrides(void **st)
 
 static char seen[2048];
 
+/* Replicas stand behind all that was written, as copies; the difference names the row. */
+static void replicas(void **st)
+{
+    static const char one[] = "models: {m: {path: /m}, n: {path: /n}}\n"
+                              "instances: {a: {model: m, threads: 3}, b: {model: n}}\n";
+    static const char more[] = "models: {m: {path: /m}, n: {path: /n}}\n"
+                               "instances: {a: {model: m, threads: 3, replicas: 3},\n"
+                               "            b: {model: n}}\n";
+    static const char *const names[] = {"a", "b", "a:2", "a:3"};
+    struct conf *c = parse(more), *d = parse(one);
+    struct conf_faults f;
+    struct conf *none;
+
+    (void)st;
+    assert_int_equal(c->n_instances, 4);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(c->instances[i].name, names[i]);
+    assert_int_equal(c->instances[3].threads, 3);
+    assert_int_equal(conf_diff(d, c, NULL, NULL), 1);
+    assert_int_equal(conf_diff(c, d, NULL, NULL), 1);
+    conf_unref(c);
+    conf_unref(d);
+    static const char many[] =
+        "models: {m: {path: /m}, n: {path: /n}, o: {path: /o}}\n"
+        "instances: {a: {model: m, replicas: 30},\n"
+        "  b: {model: n, replicas: 30}, c: {model: o, replicas: 5}}";
+    assert_int_equal(conf_parse(many, strlen(many), NULL, 0, &none, &f), -1);
+    assert_non_null(strstr(f.v[0].msg, "65 engines with all replicas; at most 64"));
+}
+
 static void note(void *arg, const struct conf_change *c)
 {
     (void)arg;
@@ -437,7 +467,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(defaults),       cmocka_unit_test(values),
     cmocka_unit_test(each_fault),     cmocka_unit_test(all_faults),
     cmocka_unit_test(limits),         cmocka_unit_test(overrides),
-    cmocka_unit_test(differences),    cmocka_unit_test(engine_args),
+    cmocka_unit_test(replicas),       cmocka_unit_test(differences),
+    cmocka_unit_test(engine_args),
 };
 
 TEST_MAIN("conf", tests)
