@@ -223,13 +223,14 @@ struct op_route {
 /* Pairs (row, choice) in order of the ranks that their experts stand on, for an
  * all-to-all: out[pos[p],:] = x[p / top_k,:] and slot[pos[p]] = slot_of[ids[p]] for pair
  * p; send[m] of them go to rank m = rank_of[id]. The table says where each expert stands.
- */
+ * from[pos[p]] = p / top_k, where from is given: which of out are one row of x. */
 struct op_dispatch {
     struct view x, out; /* [rows, cols], [rows * top_k, cols] */
     int top_k, n_rank;
     struct iview ids;              /* rows * top_k */
     struct iview rank_of, slot_of; /* n_expert: the route table */
     struct iview slot, pos, send;  /* rows * top_k, rows * top_k, n_rank */
+    struct iview from;             /* rows * top_k; buf NULL = not wanted */
 };
 /* Pairs by slot: order[start[s] .. start[s+1]) are the pairs p with slot[p] == s, rising.
  * A slot below 0 or from n_slot on is a device fault. n_pair: pairs that there are, or
@@ -274,7 +275,7 @@ int op_scale_rows(struct stream *s, const struct op_scale_rows *o, struct err *e
  * collectives are made of. mem[i] is buf[i] + off[i], of which bytes[i] are there. What
  * arg points to must stay valid until the stream was synced past it. -1 is a device
  * fault. A backend whose memory the host cannot reach refuses (UNSUPPORTED). */
-enum { OP_HOST_ARGS = 8, OP_HOST_BUFS = 4 };
+enum { OP_HOST_ARGS = 8, OP_HOST_BUFS = 8 };
 struct op_host {
     int (*fn)(const struct op_host *o, void *const *mem, struct err *e);
     uint64_t arg[OP_HOST_ARGS];

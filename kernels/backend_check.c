@@ -267,7 +267,8 @@ int check_dispatch(const struct backend *b, const struct op_dispatch *o, struct 
         ck_iview(&c, "rank_of", &o->rank_of, 1) < 0 ||
         ck_iview(&c, "slot_of", &o->slot_of, (size_t)o->rank_of.n) < 0 ||
         ck_iview(&c, "slot", &o->slot, (size_t)pairs) < 0 ||
-        ck_iview(&c, "pos", &o->pos, (size_t)pairs) < 0)
+        ck_iview(&c, "pos", &o->pos, (size_t)pairs) < 0 ||
+        (o->from.buf && ck_iview(&c, "from", &o->from, (size_t)pairs) < 0))
         return -1;
     return ck_iview(&c, "send", &o->send, (size_t)o->n_rank);
 }

@@ -47,9 +47,10 @@ static uint64_t lay_out_group(struct comm_group_head *g, uint64_t at, uint64_t c
     uint64_t n = (uint64_t)g->g.n;
 
     g->members_off = page_up(at + sizeof(*g));
-    g->pairs_off = page_up(g->members_off + n * sizeof(struct comm_member_state));
+    g->pairs_off =
+        page_up(g->members_off + COMM_LANES * n * sizeof(struct comm_member_state));
     g->stage_off = page_up(g->pairs_off + n * n * sizeof(struct comm_pair_state));
-    g->pair_stage_off = g->stage_off + n * 2 * chunk;
+    g->pair_stage_off = g->stage_off + COMM_LANES * n * 2 * chunk;
     return page_up(g->pair_stage_off + n * n * 2 * (chunk / PAIR_PART));
 }
 
@@ -220,7 +221,15 @@ int comm_join(struct comm_fabric *f, int group, const struct comm_cfg *cfg,
     c = xcalloc(1, sizeof(*c));
     c->f = f;
     c->g = g;
-    c->members = (struct comm_member_state *)(f->mem + g->members_off);
+    for (int i = 0; i < COMM_LANES; i++) {
+        int n = g->g.n;
+        c->lanes[i].members =
+            (struct comm_member_state *)(f->mem + g->members_off) + i * n;
+        c->lanes[i].stage =
+            f->mem + g->stage_off + (uint64_t)(i * n) * 2 * f->head->chunk;
+    }
+    c->lane = c->lanes;
+    c->via = comm_via_new(&g->g);
     c->pairs = (struct comm_pair_state *)(f->mem + g->pairs_off);
     c->group = group;
     c->p = g->g.n;
@@ -241,6 +250,8 @@ void comm_leave(struct comm *c)
     if (!c)
         return;
     free(c->links);
+    free(c->via);
+    free(c->scratch);
     free(c);
 }
 
@@ -308,10 +319,14 @@ void comm_count_read(struct comm *c, int member, size_t n, int64_t at_us)
     if (member == c->me || !n)
         return;
     c->read_bytes += n;
+    if (c->g->g.host[member] != c->g->g.host[c->me])
+        c->cut_bytes += n;
     if (!l || l->bytes_per_s <= 0)
         return;
     c->busy_us = c->busy_us > at_us ? c->busy_us : at_us;
-    c->busy_us += (int64_t)(1e6 * (l->alpha_s + (double)n / l->bytes_per_s));
+    int64_t us = (int64_t)(1e6 * (l->alpha_s + (double)n / l->bytes_per_s));
+    c->busy_us += us;
+    c->link_us += us;
 }
 
 void comm_read(struct comm *c, int member, void *to, const void *from, size_t n,
@@ -355,17 +370,21 @@ void comm_enter(struct comm *c, enum comm_call kind, int64_t *ret_began_us)
     c->kind = kind;
     c->wait_us = 0;
     c->read_bytes = 0;
+    c->cut_bytes = 0;
+    c->link_us = 0;
     publish(c, true, *ret_began_us);
 }
 
-void comm_exit(struct comm *c, int64_t began_us)
+void comm_exit(struct comm *c, int64_t began_us, bool ended)
 {
     int64_t now = now_us();
 
-    atomic_fetch_add(&c->count[c->kind].calls, 1);
+    atomic_fetch_add(&c->count[c->kind].calls, ended);
     atomic_fetch_add(&c->count[c->kind].bytes, c->read_bytes);
     atomic_fetch_add(&c->count[c->kind].us, now - began_us);
     atomic_fetch_add(&c->count[c->kind].wait_us, c->wait_us);
+    atomic_fetch_add(&c->count[c->kind].cut_bytes, c->cut_bytes);
+    atomic_fetch_add(&c->count[c->kind].link_us, c->link_us);
     publish(c, false, now);
 }
 
@@ -377,5 +396,7 @@ void comm_counts(const struct comm *c, struct comm_count ret[COMM_CALL_COUNT])
             .bytes = atomic_load(&c->count[i].bytes),
             .us = atomic_load(&c->count[i].us),
             .wait_us = atomic_load(&c->count[i].wait_us),
+            .cut_bytes = atomic_load(&c->count[i].cut_bytes),
+            .link_us = atomic_load(&c->count[i].link_us),
         };
 }

@@ -10,6 +10,9 @@
  *    ring. Where p does not divide the elements, the first n % p shards have one more.
  *  - Bytes are counted where a rank reads another rank's memory, by group and call, with
  *    the time inside and the part of it that was waiting.
+ *  - An all-to-all may be cut in two halves, start and finish, so that rows travel while
+ *    the rank computes; and, where members stand on several hosts, it may go in two hops
+ *    (comm_group.two_level), of which one crosses. Neither changes what arrives.
  *  - Each rank publishes (step, group, call, entered or left). A wait that passes the
  *    group's deadline ends the fabric: every rank leaves with an error that names the
  * rank that is missing and the call. That is terminal: a new fabric is made for the next
@@ -50,11 +53,15 @@ const char *comm_call_name(enum comm_call c);
 
 enum { COMM_MAX_RANKS = 128, COMM_MAX_GROUPS = 256, COMM_NAME = 16 };
 
-/* A group: its name ("tp0") and the ranks that are its members, in order. */
+/* A group: its name ("tp0") and the ranks that are its members, in order; the host of
+ * each (any numbers; zeroed = all on one), and whether an all-to-all goes through members
+ * of the other host or straight to each. */
 struct comm_group {
     char name[COMM_NAME];
     int n;
     int ranks[COMM_MAX_RANKS];
+    uint8_t host[COMM_MAX_RANKS];
+    bool two_level;
 };
 
 /* chunk_bytes: staging of a member, in two halves (0 = 1 MiB each); larger messages go in
@@ -113,13 +120,27 @@ int comm_all_gather(struct comm *c, struct stream *s, struct comm_at x, struct c
                     const int64_t *bytes, struct err *e);
 /* Rows of row_bytes. x holds, one after the other, the rows for member 0, 1, ..:
  * send[p] (device int32) of each. y gets those from member 0, 1, ..; recv[p] (device
- * int32) says how many of each. More than max_recv rows in all is a fault. */
+ * int32) says how many of each. More than max_recv rows in all is a fault.
+ * tag, tag_y (both or none): a device int32 that travels with each row. same (or none): a
+ * device int32 of each row of x, below the number of rows; rows to one host with the same
+ * number are equal, and in two levels only the first of them crosses. With `same` rows
+ * cross first and are handed out on the other side; without it they are collected on this
+ * side and cross last. */
 struct comm_a2a {
     struct comm_at x, y, send, recv;
     int64_t row_bytes, max_recv;
+    struct comm_at tag, tag_y, same;
 };
 int comm_all_to_all(struct comm *c, struct stream *s, const struct comm_a2a *a,
                     struct err *e);
+/* The same in two halves: between them x must stay and y may not be read. At most
+ * COMM_IN_FLIGHT are started and not finished; they are finished in order of their start,
+ * with the same a. Other calls may come between. */
+enum { COMM_IN_FLIGHT = 3 };
+int comm_all_to_all_start(struct comm *c, struct stream *s, const struct comm_a2a *a,
+                          struct err *e);
+int comm_all_to_all_finish(struct comm *c, struct stream *s, const struct comm_a2a *a,
+                           struct err *e);
 /* To or from a member; both sides must name the same size. Sends are buffered up to two
  * pieces, so that neighbours may both send and then receive. */
 int comm_send(struct comm *c, struct stream *s, struct comm_at x, int64_t bytes, int to,
@@ -133,7 +154,9 @@ int comm_barrier(struct comm *c, struct stream *s, struct err *e);
 /* Counters of this comm since it was joined, by call. Any thread. */
 struct comm_count {
     uint64_t calls, bytes; /* bytes read from other members */
+    uint64_t cut_bytes;    /* of them, from another host */
     int64_t us, wait_us;
+    int64_t link_us; /* that the emulated link was taken */
 };
 void comm_counts(const struct comm *c, struct comm_count ret[COMM_CALL_COUNT]);
 

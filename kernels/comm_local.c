@@ -14,40 +14,42 @@
 /* ---- a round ---- */
 
 /* My half for the next round, free to be written. */
-static int round_open(struct comm *c, char **ret, struct err *e)
+int comm_round_open(struct comm *c, char **ret, struct err *e)
 {
-    c->round++;
+    c->lane->round++;
     for (int m = 0; m < c->p; m++)
-        if (m != c->me && comm_wait(c, &c->members[m].left, c->round - 2, m, e) < 0)
+        if (m != c->me &&
+            comm_wait(c, &c->lane->members[m].left, c->lane->round - 2, m, e) < 0)
             return -1;
-    *ret = comm_stage(c, c->me, c->round);
+    *ret = comm_stage(c, c->me, c->lane->round);
     return 0;
 }
 
-static void round_arrive(struct comm *c)
+void comm_round_arrive(struct comm *c)
 {
-    struct comm_member_state *m = &c->members[c->me];
+    struct comm_member_state *m = &c->lane->members[c->me];
 
-    atomic_store(&m->arrived_us[c->round & 1], clock_now_us(clock_real()));
-    gate_raise(&m->arrived, c->round);
+    atomic_store(&m->arrived_us[c->lane->round & 1], clock_now_us(clock_real()));
+    gate_raise(&m->arrived, c->lane->round);
 }
 
 /* Member m's half of this round, once it is there. */
-static int round_peer(struct comm *c, int m, const char **ret, int64_t *ret_at_us,
-                      struct err *e)
+int comm_round_peer(struct comm *c, int m, const char **ret, int64_t *ret_at_us,
+                    struct err *e)
 {
-    if (m != c->me && comm_wait(c, &c->members[m].arrived, c->round, m, e) < 0)
+    if (m != c->me &&
+        comm_wait(c, &c->lane->members[m].arrived, c->lane->round, m, e) < 0)
         return -1;
-    *ret_at_us = atomic_load(&c->members[m].arrived_us[c->round & 1]);
-    *ret = comm_stage(c, m, c->round);
+    *ret_at_us = atomic_load(&c->lane->members[m].arrived_us[c->lane->round & 1]);
+    *ret = comm_stage(c, m, c->lane->round);
     return 0;
 }
 
-static int round_close(struct comm *c, struct err *e)
+int comm_round_close(struct comm *c, struct err *e)
 {
     if (comm_settle(c, e) < 0)
         return -1;
-    gate_raise(&c->members[c->me].left, c->round);
+    gate_raise(&c->lane->members[c->me].left, c->lane->round);
     return 0;
 }
 
@@ -58,7 +60,7 @@ static int round_sum(struct comm *c, float *acc, size_t at, size_t n, struct err
         const char *stage;
         int64_t at_us;
 
-        if (round_peer(c, m, &stage, &at_us, e) < 0)
+        if (comm_round_peer(c, m, &stage, &at_us, e) < 0)
             return -1;
         const float *from = (const float *)stage + at;
         if (m == 0)
@@ -81,27 +83,27 @@ static int all_reduce_piece(struct comm *c, float *x, int64_t n, struct err *e)
     char *stage;
 
     comm_shard(n, c->p, c->me, &from, &to);
-    if (round_open(c, &stage, e) < 0)
+    if (comm_round_open(c, &stage, e) < 0)
         return -1;
     memcpy(stage, x, (size_t)n * sizeof(float));
-    round_arrive(c);
+    comm_round_arrive(c);
     if (round_sum(c, x + from, (size_t)from, (size_t)(to - from), e) < 0 ||
-        round_close(c, e) < 0 || round_open(c, &stage, e) < 0)
+        comm_round_close(c, e) < 0 || comm_round_open(c, &stage, e) < 0)
         return -1;
     memcpy(stage, x + from, (size_t)(to - from) * sizeof(float));
-    round_arrive(c);
+    comm_round_arrive(c);
     for (int m = 0; m < c->p; m++) {
         const char *peer;
         int64_t at_us;
 
         if (m == c->me)
             continue;
-        if (round_peer(c, m, &peer, &at_us, e) < 0)
+        if (comm_round_peer(c, m, &peer, &at_us, e) < 0)
             return -1;
         comm_shard(n, c->p, m, &from, &to);
         comm_read(c, m, x + from, peer, (size_t)(to - from) * sizeof(float), at_us);
     }
-    return round_close(c, e);
+    return comm_round_close(c, e);
 }
 
 static int run_all_reduce(struct comm *c, float *x, int64_t n, struct err *e)
@@ -141,17 +143,17 @@ static int run_reduce_scatter(struct comm *c, const float *x, float *y,
         const float *from = x;
         char *stage;
 
-        if (round_open(c, &stage, e) < 0)
+        if (comm_round_open(c, &stage, e) < 0)
             return -1;
         for (int m = 0; m < c->p; from += counts[m++]) {
             size_t n = (size_t)part(counts[m], at, step);
             if (n)
                 memcpy((float *)stage + m * step, from + at, n * sizeof(float));
         }
-        round_arrive(c);
+        comm_round_arrive(c);
         if (round_sum(c, y + at, (size_t)(c->me * step),
                       (size_t)part(counts[c->me], at, step), e) < 0 ||
-            round_close(c, e) < 0)
+            comm_round_close(c, e) < 0)
             return -1;
     }
     return 0;
@@ -166,11 +168,11 @@ static int run_all_gather(struct comm *c, const char *x, char *y, const int64_t 
         size_t mine = (size_t)part(bytes[c->me], at, step);
         char *stage, *to = y;
 
-        if (round_open(c, &stage, e) < 0)
+        if (comm_round_open(c, &stage, e) < 0)
             return -1;
         if (mine)
             memcpy(stage, x + at, mine);
-        round_arrive(c);
+        comm_round_arrive(c);
         for (int m = 0; m < c->p; to += bytes[m++]) {
             size_t n = (size_t)part(bytes[m], at, step);
             const char *peer;
@@ -178,133 +180,14 @@ static int run_all_gather(struct comm *c, const char *x, char *y, const int64_t 
 
             if (!n || (m == c->me && to == x))
                 continue;
-            if (round_peer(c, m, &peer, &at_us, e) < 0)
+            if (comm_round_peer(c, m, &peer, &at_us, e) < 0)
                 return -1;
             comm_read(c, m, to + at, peer, n, at_us);
         }
-        if (round_close(c, e) < 0)
+        if (comm_round_close(c, e) < 0)
             return -1;
     }
     return 0;
-}
-
-/* ---- all-to-all ---- */
-
-struct a2a_run {
-    const char *x;
-    char *y;
-    const int32_t *send;
-    int32_t *recv;
-    int64_t row_bytes, max_recv, x_bytes; /* x_bytes: of its buffer */
-    int32_t *counts;                      /* [from][to] */
-};
-
-/* One round in which all say how much they send to whom. */
-static int a2a_counts(struct comm *c, struct a2a_run *r, struct err *e)
-{
-    size_t bytes = (size_t)c->p * sizeof(int32_t);
-    int64_t total = 0;
-    char *stage;
-
-    if (round_open(c, &stage, e) < 0)
-        return -1;
-    memcpy(stage, r->send, bytes);
-    round_arrive(c);
-    for (int m = 0; m < c->p; m++) {
-        const char *peer;
-        int64_t at_us;
-
-        if (round_peer(c, m, &peer, &at_us, e) < 0)
-            return -1;
-        memcpy(r->counts + m * c->p, peer, bytes); /* not counted: no payload */
-        r->recv[m] = r->counts[m * c->p + c->me];
-        total += r->recv[m];
-    }
-    if (round_close(c, e) < 0)
-        return -1;
-    if (total <= r->max_recv)
-        return 0;
-    struct err why;
-    err_set(&why, ERR_DEVICE, "rank %d was sent %lld rows and takes %lld", c->cfg.rank,
-            (long long)total, (long long)r->max_recv);
-    comm_abort(c->f, &why);
-    return comm_fabric_error(c->f, e);
-}
-
-static int64_t a2a_sum(const int32_t *v, int n)
-{
-    int64_t sum = 0;
-
-    for (int i = 0; i < n; i++)
-        sum += v[i];
-    return sum;
-}
-
-/* Rows of member m for me that its rows [at, at + n) hold: copied to their place. */
-static void a2a_take(struct comm *c, const struct a2a_run *r, int m, const char *peer,
-                     int64_t at, int64_t n, int64_t at_us)
-{
-    const int32_t *row = r->counts + m * c->p;
-    int64_t first = a2a_sum(row, c->me), last = first + row[c->me];
-    int64_t lo = first > at ? first : at, hi = min_i64(last, at + n);
-
-    if (hi <= lo)
-        return;
-    int64_t to = a2a_sum(r->recv, m) + lo - first;
-    comm_read(c, m, r->y + to * r->row_bytes, peer + (lo - at) * r->row_bytes,
-              (size_t)((hi - lo) * r->row_bytes), at_us);
-}
-
-static int a2a_rows(struct comm *c, const struct a2a_run *r, struct err *e)
-{
-    int64_t step = (int64_t)c->f->head->chunk / r->row_bytes, max = 0;
-    int64_t mine = a2a_sum(r->counts + c->me * c->p, c->p);
-
-    if (mine * r->row_bytes > r->x_bytes)
-        return err_set(e, ERR_DEVICE, "rank %d sends %lld rows of a buffer of %lld",
-                       c->cfg.rank, (long long)mine,
-                       (long long)(r->x_bytes / r->row_bytes));
-    for (int m = 0; m < c->p; m++) {
-        int64_t n = a2a_sum(r->counts + m * c->p, c->p);
-        max = n > max ? n : max;
-    }
-    for (int64_t at = 0; at < max; at += step) {
-        int64_t n = part(mine, at, step);
-        char *stage;
-
-        if (round_open(c, &stage, e) < 0)
-            return -1;
-        if (n)
-            memcpy(stage, r->x + at * r->row_bytes, (size_t)(n * r->row_bytes));
-        round_arrive(c);
-        for (int m = 0; m < c->p; m++) {
-            const char *peer;
-            int64_t at_us;
-
-            if (round_peer(c, m, &peer, &at_us, e) < 0)
-                return -1;
-            a2a_take(c, r, m, peer, at, step, at_us);
-        }
-        if (round_close(c, e) < 0)
-            return -1;
-    }
-    return 0;
-}
-
-static int run_all_to_all(struct comm *c, struct a2a_run *r, struct err *e)
-{
-    int rc = -1;
-
-    if (r->row_bytes < 1 || r->row_bytes > (int64_t)c->f->head->chunk)
-        return err_set(e, ERR_RANGE, "rows of %lld bytes: at most %llu",
-                       (long long)r->row_bytes, (unsigned long long)c->f->head->chunk);
-    r->counts = malloc((size_t)c->p * (size_t)c->p * sizeof(int32_t));
-    if (!r->counts)
-        return err_set(e, ERR_NOMEM, "no memory for the counts of %d ranks", c->p);
-    if (a2a_counts(c, r, e) == 0)
-        rc = a2a_rows(c, r, e);
-    free(r->counts);
-    return rc;
 }
 
 /* ---- pairs, broadcast, barrier ---- */
@@ -356,17 +239,17 @@ static int run_broadcast(struct comm *c, char *x, int64_t bytes, int root, struc
         char *stage;
         int64_t at_us;
 
-        if (round_open(c, &stage, e) < 0)
+        if (comm_round_open(c, &stage, e) < 0)
             return -1;
         if (c->me == root) {
             memcpy(stage, x + at, n);
-            round_arrive(c);
+            comm_round_arrive(c);
         } else {
-            if (round_peer(c, root, &peer, &at_us, e) < 0)
+            if (comm_round_peer(c, root, &peer, &at_us, e) < 0)
                 return -1;
             comm_read(c, root, x + at, peer, n, at_us);
         }
-        if (round_close(c, e) < 0)
+        if (comm_round_close(c, e) < 0)
             return -1;
     }
     return 0;
@@ -378,40 +261,23 @@ static int run_barrier(struct comm *c, struct err *e)
     char *stage;
     int64_t at_us;
 
-    if (round_open(c, &stage, e) < 0)
+    if (comm_round_open(c, &stage, e) < 0)
         return -1;
-    round_arrive(c);
+    comm_round_arrive(c);
     for (int m = 0; m < c->p; m++)
-        if (round_peer(c, m, &peer, &at_us, e) < 0)
+        if (comm_round_peer(c, m, &peer, &at_us, e) < 0)
             return -1;
-    return round_close(c, e);
+    return comm_round_close(c, e);
 }
 
 /* ---- in stream order ---- */
 
-enum { ARG_COMM, ARG_KIND, ARG_N, ARG_WHO, ARG_LIST, ARG_MAX };
-
-static int run_all_to_all_op(struct comm *c, const struct op_host *o, void *const *mem,
-                             struct err *e)
-{
-    struct a2a_run r = {
-        .x = mem[0],
-        .y = mem[1],
-        .send = mem[2],
-        .recv = mem[3],
-        .row_bytes = (int64_t)o->arg[ARG_N],
-        .max_recv = (int64_t)o->arg[ARG_MAX],
-        .x_bytes = (int64_t)o->bytes[0],
-    };
-    return run_all_to_all(c, &r, e);
-}
-
 static int run_call(struct comm *c, const struct op_host *o, void *const *mem,
                     struct err *e)
 {
-    const int64_t *list = (const int64_t *)(uintptr_t)o->arg[ARG_LIST];
-    int64_t n = (int64_t)o->arg[ARG_N];
-    int who = (int)o->arg[ARG_WHO];
+    const int64_t *list = (const int64_t *)(uintptr_t)o->arg[COMM_ARG_LIST];
+    int64_t n = (int64_t)o->arg[COMM_ARG_N];
+    int who = (int)o->arg[COMM_ARG_WHO];
 
     switch (c->kind) {
     case COMM_ALL_REDUCE:
@@ -421,7 +287,7 @@ static int run_call(struct comm *c, const struct op_host *o, void *const *mem,
     case COMM_ALL_GATHER:
         return run_all_gather(c, mem[0], mem[1], list, e);
     case COMM_ALL_TO_ALL:
-        return run_all_to_all_op(c, o, mem, e);
+        return comm_a2a_run(c, o, mem, e);
     case COMM_SEND:
         return run_send(c, mem[0], n, who, e);
     case COMM_RECV:
@@ -433,26 +299,27 @@ static int run_call(struct comm *c, const struct op_host *o, void *const *mem,
     }
 }
 
-static int host_call(const struct op_host *o, void *const *mem, struct err *e)
+int comm_host_call(const struct op_host *o, void *const *mem, struct err *e)
 {
-    struct comm *c = (struct comm *)(uintptr_t)o->arg[ARG_COMM];
+    struct comm *c = (struct comm *)(uintptr_t)o->arg[COMM_ARG];
     int64_t began;
     int rc;
 
-    comm_enter(c, (enum comm_call)o->arg[ARG_KIND], &began);
+    c->lane = c->lanes;
+    comm_enter(c, (enum comm_call)o->arg[COMM_ARG_KIND], &began);
     rc = comm_fabric_error(c->f, e) < 0 ? -1 : run_call(c, o, mem, e);
-    comm_exit(c, began);
+    comm_exit(c, began, c->kind != COMM_ALL_TO_ALL || comm_a2a_ends(o));
     return rc;
 }
 
 static struct op_host call_of(struct comm *c, enum comm_call kind, int64_t n, int who)
 {
     return (struct op_host){
-        .fn = host_call,
-        .arg = {[ARG_COMM] = (uint64_t)(uintptr_t)c,
-                [ARG_KIND] = kind,
-                [ARG_N] = (uint64_t)n,
-                [ARG_WHO] = (uint64_t)who},
+        .fn = comm_host_call,
+        .arg = {[COMM_ARG] = (uint64_t)(uintptr_t)c,
+                [COMM_ARG_KIND] = kind,
+                [COMM_ARG_N] = (uint64_t)n,
+                [COMM_ARG_WHO] = (uint64_t)who},
     };
 }
 
@@ -486,7 +353,7 @@ int comm_reduce_scatter(struct comm *c, struct stream *s, struct comm_at x,
 {
     struct op_host o = call_of(c, COMM_REDUCE_SCATTER, 0, 0);
 
-    o.arg[ARG_LIST] = (uint64_t)(uintptr_t)counts;
+    o.arg[COMM_ARG_LIST] = (uint64_t)(uintptr_t)counts;
     add_buf(&o, x, sum_of(counts, c->p) * (int64_t)sizeof(float));
     add_buf(&o, y, counts[c->me] * (int64_t)sizeof(float));
     return op_host(s, &o, e);
@@ -497,23 +364,9 @@ int comm_all_gather(struct comm *c, struct stream *s, struct comm_at x, struct c
 {
     struct op_host o = call_of(c, COMM_ALL_GATHER, 0, 0);
 
-    o.arg[ARG_LIST] = (uint64_t)(uintptr_t)bytes;
+    o.arg[COMM_ARG_LIST] = (uint64_t)(uintptr_t)bytes;
     add_buf(&o, x, bytes[c->me]);
     add_buf(&o, y, sum_of(bytes, c->p));
-    return op_host(s, &o, e);
-}
-
-int comm_all_to_all(struct comm *c, struct stream *s, const struct comm_a2a *a,
-                    struct err *e)
-{
-    struct op_host o = call_of(c, COMM_ALL_TO_ALL, a->row_bytes, 0);
-    int64_t counts = (int64_t)c->p * (int64_t)sizeof(int32_t);
-
-    o.arg[ARG_MAX] = (uint64_t)a->max_recv;
-    add_buf(&o, a->x, (int64_t)(dbuf_bytes(a->x.buf) - a->x.off)); /* at most */
-    add_buf(&o, a->y, a->max_recv * a->row_bytes);
-    add_buf(&o, a->send, counts);
-    add_buf(&o, a->recv, counts);
     return op_host(s, &o, e);
 }
 

@@ -92,6 +92,7 @@ int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e
     const int32_t *ids = cpu_iview(&o->ids), *rank_of = cpu_iview(&o->rank_of);
     const int32_t *slot_of = cpu_iview(&o->slot_of);
     int32_t *send = ints_of(&o->send), *pos = ints_of(&o->pos), *slot = ints_of(&o->slot);
+    int32_t *from = o->from.buf ? ints_of(&o->from) : NULL;
     int n = o->x.rows * o->top_k, at = 0;
 
     (void)e;
@@ -110,6 +111,8 @@ int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e
             memcpy(row_of(&o->out, at), row_of(&o->x, p / o->top_k),
                    (size_t)o->x.cols * sizeof(float));
             slot[at] = slot_of[ids[p]];
+            if (from)
+                from[at] = p / o->top_k;
             pos[p] = at++;
             send[m]++;
         }

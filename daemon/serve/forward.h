@@ -36,6 +36,8 @@ struct step;
 struct forward_part {
     int tp, tp_at, pp, pp_at, ep, ep_at; /* sizes (0 = 1), coordinates */
     int micro;                           /* 0 = as many as stages */
+    int chunks; /* parts in which rows go to experts elsewhere, so that they travel while
+                   others are computed; 0 = 1 */
     bool sp;
     struct comm *tp_comm, *pp_comm, *ep_comm; /* borrowed; NULL where the size is 1 */
 };

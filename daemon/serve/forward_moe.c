@@ -9,17 +9,23 @@
  * off, so each takes its share). Pairs travel to the rank that their expert stands on and
  * their results come back in the same order, unreduced: they are summed at home in order
  * of the choices. So a row's result is the same to the bit wherever its experts stand and
- * whatever else is in the batch. Where an expert stands says a table on the device
- * (rank_of, slot_of). Shared experts run at home on the rank's own rows. */
+ * whatever else is in the batch. Rows may go in chunks: while the experts work on one,
+ * the next is on its way to them and the last on its way home. Where an expert stands
+ * says a table on the device (rank_of, slot_of). Shared experts run at home on the rank's
+ * own rows. */
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "daemon/serve/forward_impl.h"
 
+/* Rows of a rank that make a chunk worth its while. */
+enum { MAX_CHUNKS = 16, CHUNK_ROWS = 4 };
+
 /* Device integers of a layer's run, one after the other in `ints`. */
 struct moe_ints {
-    int ids, slot, pos, order, start, send, recv, back, got, rank_of, slot_of, len;
+    int ids, slot, pos, from, order, start, got, rank_of, slot_of, len;
+    int send, recv, back; /* [chunk][ep] */
 };
 
 struct forward_moe {
@@ -52,12 +58,13 @@ static void lay_out(struct forward_moe *m, const struct forward *f)
     a->ids = take(a, m->max_pairs);
     a->slot = take(a, m->max_pairs);
     a->pos = take(a, m->max_pairs);
+    a->from = take(a, m->max_pairs);
     a->got = take(a, m->max_here);
     a->order = take(a, m->max_here);
     a->start = take(a, max_int(f->w.d.n_slot, x->n_expert) + 1);
-    a->send = take(a, ep);
-    a->recv = take(a, ep);
-    a->back = take(a, ep);
+    a->send = take(a, ep * MAX_CHUNKS);
+    a->recv = take(a, ep * MAX_CHUNKS);
+    a->back = take(a, ep * MAX_CHUNKS);
     a->rank_of = take(a, x->n_expert);
     a->slot_of = take(a, x->n_expert);
 }
@@ -194,14 +201,14 @@ static int route(struct forward *f, const struct forward_layer *l, struct view h
     return op_matmul(f->s, &score, e) < 0 ? -1 : op_route(f->s, &o, e);
 }
 
-/* done[p] := expert(x[p / per_row]) for pairs in groups. */
+/* done[base + p] := expert(x[p / per_row]) for pairs in groups. */
 static int experts(struct forward *f, const struct forward_layer *l, struct view x,
-                   int pairs, int per_row, int n_slot, struct err *e)
+                   int base, int pairs, int per_row, int n_slot, struct err *e)
 {
     struct forward_moe *m = f->moe;
     int embd = f->w.info.n_embd, tile = f->cfg.max_rows;
     const struct op_experts o = {
-        .y = view_of(m->done, pairs, embd),
+        .y = view_from(m->done, base, pairs, embd),
         .x = x,
         .per_row = per_row,
         .n_slot = n_slot,
@@ -248,19 +255,21 @@ static int shared(struct forward *f, const struct forward_layer *l, struct view 
     return op_add(f->s, &add, e);
 }
 
-static int combine(struct forward *f, struct view y, struct dbuf *x, int pairs, bool sent,
+/* y (+)= the results of pairs first.. of x, in order or, if they were sent, as they came.
+ */
+static int combine(struct forward *f, struct view y, struct view x, int first, bool sent,
                    bool add, struct err *e)
 {
-    const struct model_moe *mx = &f->w.info.moe;
+    int k = f->w.info.moe.top_k;
     struct forward_moe *m = f->moe;
     struct op_combine o = {.y = y,
-                           .x = view_of(x, pairs, y.cols),
-                           .weights = view_of(m->weights, y.rows, mx->top_k),
-                           .top_k = mx->top_k,
+                           .x = x,
+                           .weights = view_from(m->weights, first / k, y.rows, k),
+                           .top_k = k,
                            .add = add};
 
     if (sent)
-        o.from = ints(f, m->at.pos, pairs);
+        o.from = ints(f, m->at.pos + first, x.rows);
     return op_combine(f->s, &o, e);
 }
 
@@ -281,8 +290,9 @@ static int run_here(struct forward *f, const struct forward_layer *l, struct dbu
 
     if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || route(f, l, h, e) < 0 ||
         op_group(f->s, &group, e) < 0 ||
-        experts(f, l, h, pairs, f->w.info.moe.top_k, n, e) < 0 ||
-        combine(f, y, m->done, pairs, false, !sp && f->w.d.tp_at == 0, e) < 0 ||
+        experts(f, l, h, 0, pairs, f->w.info.moe.top_k, n, e) < 0 ||
+        combine(f, y, view_of(m->done, pairs, cols), 0, false, !sp && f->w.d.tp_at == 0,
+                e) < 0 ||
         shared(f, l, y, h, e) < 0)
         return -1;
     if (sp)
@@ -295,52 +305,163 @@ static int run_here(struct forward *f, const struct forward_layer *l, struct dbu
 
 /* ---- experts apart ---- */
 
-/* Pairs of my rows h to their experts and back: m->back, in the order of m->at.pos. */
-static int travel(struct forward *f, const struct forward_layer *l, struct view h,
-                  struct err *e)
+/* A chunk: pairs first..first+n of mine; those of all ranks begin at base of what may
+ * arrive, at most `most`. */
+struct chunk {
+    int at, first, n, base, most;
+};
+
+/* The first and the last are half as long: nothing covers the way of the one to the
+ * experts and of the other home. */
+static int chunk_row(int rows, int n_chunks, int at)
+{
+    if (at == 0 || at == n_chunks)
+        return at ? rows : 0;
+    return (int)((int64_t)rows * (2 * at - 1) / (2 * n_chunks - 2));
+}
+
+static int count_chunks(const struct forward *f, int rows)
+{
+    int n = min_int(max_int(f->cfg.part.chunks, 1), MAX_CHUNKS);
+
+    return rows / f->cfg.part.ep < n * CHUNK_ROWS ? 1 : n;
+}
+
+static struct chunk chunk_of(const struct forward *f, int rows, int n_chunks, int at)
+{
+    int k = f->w.info.moe.top_k, ep = f->cfg.part.ep;
+    struct chunk c = {.at = at};
+
+    for (int r = 0; r < ep; r++) {
+        int64_t from, to;
+
+        comm_shard(rows, ep, r, &from, &to);
+        int n = (int)(to - from), first = chunk_row(n, n_chunks, at);
+        int len = chunk_row(n, n_chunks, at + 1) - first;
+        c.base += first * k;
+        c.most += len * k;
+        if (r == f->cfg.part.ep_at) {
+            c.first = first * k;
+            c.n = len * k;
+        }
+    }
+    return c;
+}
+
+static struct comm_a2a way_out(const struct forward *f, const struct chunk *c)
+{
+    struct forward_moe *m = f->moe;
+    int cols = f->w.info.n_embd, ep = f->cfg.part.ep;
+
+    return (struct comm_a2a){
+        .x = at_row(m->out, c->first, cols),
+        .y = at_row(m->in, c->base, cols),
+        .send = ints_at(f, m->at.send + c->at * ep),
+        .recv = ints_at(f, m->at.recv + c->at * ep),
+        .row_bytes = (int64_t)cols * (int64_t)sizeof(float),
+        .max_recv = c->most,
+        .tag = ints_at(f, m->at.slot + c->first),
+        .tag_y = ints_at(f, m->at.got + c->base),
+        .same = ints_at(f, m->at.from + c->first),
+    };
+}
+
+static struct comm_a2a way_home(const struct forward *f, const struct chunk *c)
+{
+    struct forward_moe *m = f->moe;
+    int cols = f->w.info.n_embd, ep = f->cfg.part.ep;
+
+    return (struct comm_a2a){
+        .x = at_row(m->done, c->base, cols),
+        .y = at_row(m->back, c->first, cols),
+        .send = ints_at(f, m->at.recv + c->at * ep),
+        .recv = ints_at(f, m->at.back + c->at * ep),
+        .row_bytes = (int64_t)cols * (int64_t)sizeof(float),
+        .max_recv = c->n,
+    };
+}
+
+static int send_out(struct forward *f, struct view h, const struct chunk *c,
+                    struct err *e)
 {
     const struct model_moe *x = &f->w.info.moe;
     struct forward_moe *m = f->moe;
-    struct comm *c = f->cfg.part.ep_comm;
-    int pairs = h.rows * x->top_k, ep = f->cfg.part.ep, cols = h.cols;
-    int64_t row = (int64_t)cols * (int64_t)sizeof(float);
+    int ep = f->cfg.part.ep, k = x->top_k, cols = h.cols;
     const struct op_dispatch dispatch = {
-        .x = h,
-        .out = view_of(m->out, pairs, cols),
-        .top_k = x->top_k,
+        .x = view_from(h.buf, c->first / k, c->n / k, cols),
+        .out = view_from(m->out, c->first, c->n, cols),
+        .top_k = k,
         .n_rank = ep,
-        .ids = ints(f, m->at.ids, pairs),
+        .ids = ints(f, m->at.ids + c->first, c->n),
         .rank_of = ints(f, m->at.rank_of, x->n_expert),
         .slot_of = ints(f, m->at.slot_of, x->n_expert),
-        .slot = ints(f, m->at.slot, pairs),
-        .pos = ints(f, m->at.pos, pairs),
-        .send = ints(f, m->at.send, ep),
+        .slot = ints(f, m->at.slot + c->first, c->n),
+        .pos = ints(f, m->at.pos + c->first, c->n),
+        .send = ints(f, m->at.send + c->at * ep, ep),
+        .from = ints(f, m->at.from + c->first, c->n),
     };
-    const struct comm_a2a rows = {
-        {m->out, 0}, {m->in, 0}, ints_at(f, m->at.send), ints_at(f, m->at.recv),
-        row,         m->max_here};
-    struct comm_a2a slots = rows, home = rows;
-    const struct op_group group = {.n_slot = f->w.d.n_slot,
-                                   .n_pair = -1,
-                                   .slot = ints(f, m->at.got, m->max_here),
-                                   .count = ints(f, m->at.recv, ep),
-                                   .order = ints(f, m->at.order, m->max_here),
-                                   .start = ints(f, m->at.start, f->w.d.n_slot + 1)};
+    const struct comm_a2a a = way_out(f, c);
 
-    slots.x = ints_at(f, m->at.slot);
-    slots.y = ints_at(f, m->at.got);
-    slots.row_bytes = sizeof(int32_t);
-    home.x = (struct comm_at){m->done, 0};
-    home.y = (struct comm_at){m->back, 0};
-    home.send = rows.recv;
-    home.recv = ints_at(f, m->at.back);
-    home.max_recv = m->max_pairs;
-    if (op_dispatch(f->s, &dispatch, e) < 0 || comm_all_to_all(c, f->s, &rows, e) < 0 ||
-        comm_all_to_all(c, f->s, &slots, e) < 0 || op_group(f->s, &group, e) < 0 ||
-        experts(f, l, view_of(m->in, m->max_here, cols), m->max_here, 1, f->w.d.n_slot,
-                e) < 0)
+    return op_dispatch(f->s, &dispatch, e) < 0
+               ? -1
+               : comm_all_to_all_start(f->cfg.part.ep_comm, f->s, &a, e);
+}
+
+/* What came of a chunk through my experts, and off again. */
+static int work(struct forward *f, const struct forward_layer *l, const struct chunk *c,
+                struct err *e)
+{
+    struct forward_moe *m = f->moe;
+    struct comm *comm = f->cfg.part.ep_comm;
+    const struct comm_a2a out = way_out(f, c), home = way_home(f, c);
+    int n_slot = f->w.d.n_slot;
+    const struct op_group group = {
+        .n_slot = n_slot,
+        .n_pair = -1,
+        .slot = ints(f, m->at.got + c->base, c->most),
+        .count = ints(f, m->at.recv + c->at * f->cfg.part.ep, f->cfg.part.ep),
+        .order = ints(f, m->at.order, c->most),
+        .start = ints(f, m->at.start, n_slot + 1)};
+
+    if (comm_all_to_all_finish(comm, f->s, &out, e) < 0 ||
+        op_group(f->s, &group, e) < 0 ||
+        experts(f, l, view_from(m->in, c->base, c->most, f->w.info.n_embd), c->base,
+                c->most, 1, n_slot, e) < 0)
         return -1;
-    return comm_all_to_all(c, f->s, &home, e);
+    return comm_all_to_all_start(comm, f->s, &home, e);
+}
+
+/* y := what the experts made of my rows h. */
+static int travel(struct forward *f, const struct forward_layer *l, struct view y,
+                  struct view h, int rows, struct err *e)
+{
+    int n = count_chunks(f, rows), k = f->w.info.moe.top_k;
+    struct chunk c[MAX_CHUNKS];
+
+    for (int i = 0; i < n; i++)
+        c[i] = chunk_of(f, rows, n, i);
+    for (int i = 0; i < n && i < 2; i++)
+        if (send_out(f, h, &c[i], e) < 0)
+            return -1;
+    for (int i = 0; i <= n; i++) {
+        if (i < n && work(f, l, &c[i], e) < 0)
+            return -1;
+        if (i > 0) {
+            const struct chunk *last = &c[i - 1];
+            const struct comm_a2a home = way_home(f, last);
+            struct view to = y;
+
+            to.off += (size_t)(last->first / k * y.cols) * sizeof(float);
+            to.rows = last->n / k;
+            if (comm_all_to_all_finish(f->cfg.part.ep_comm, f->s, &home, e) < 0 ||
+                combine(f, to, view_from(f->moe->back, last->first, last->n, y.cols),
+                        last->first, true, false, e) < 0)
+                return -1;
+        }
+        if (i + 2 < n && send_out(f, h, &c[i + 2], e) < 0)
+            return -1;
+    }
+    return 0;
 }
 
 /* x += what f->sum holds: my rows of it, or, when x has all rows, those of all members.
@@ -372,9 +493,7 @@ static int run_apart(struct forward *f, const struct forward_layer *l, struct db
     struct view h = view_of(f->h, n, cols), y = view_from(f->sum, (int)from, n, cols);
     struct view mine = sp ? view_of(x, n, cols) : view_from(x, (int)from, n, cols);
     if (run_norm(f, h, mine, l->w[ROLE_FFN_NORM], e) < 0 || route(f, l, h, e) < 0 ||
-        travel(f, l, h, e) < 0 ||
-        combine(f, y, f->moe->back, n * f->w.info.moe.top_k, true, false, e) < 0 ||
-        shared(f, l, y, h, e) < 0)
+        travel(f, l, y, h, rows, e) < 0 || shared(f, l, y, h, e) < 0)
         return -1;
     return bring_home(f, x, rows, (int)from, n, sp, row_bytes, e);
 }

@@ -104,6 +104,23 @@ int mesh_make(const struct layout *l, struct mesh *ret, struct err *e)
     return 0;
 }
 
+void mesh_place(struct mesh *m, const uint8_t *host)
+{
+    for (int i = 0; i < m->n_groups; i++) {
+        struct comm_group *g = &m->groups[i];
+        bool apart = false, together = false;
+
+        for (int a = 0; a < g->n; a++) {
+            g->host[a] = host[g->ranks[a]];
+            for (int b = 0; b < a; b++) {
+                apart |= g->host[a] != g->host[b];
+                together |= g->host[a] == g->host[b];
+            }
+        }
+        g->two_level = apart && together;
+    }
+}
+
 int mesh_head(const struct mesh *m, int adp)
 {
     int stage = layout_stage(&m->layout);

@@ -42,6 +42,11 @@ struct mesh {
 /* ERR_RANGE for more ranks or groups than there may be, ERR_INVALID where a stage does
  * not regroup as ep x etp. *ret is large: allocate it. */
 int mesh_make(const struct layout *l, struct mesh *ret, struct err *e);
+/* host[r]: where each rank stands. Groups with members on several hosts, more than one on
+ * some, then send their all-to-alls in two levels; without this all is one host, and
+ * flat.
+ */
+void mesh_place(struct mesh *m, const uint8_t *host);
 /* The rank that gives out logits: first of its tp and cp group in the last stage. */
 int mesh_head(const struct mesh *m, int adp);
 

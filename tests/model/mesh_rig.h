@@ -15,6 +15,9 @@ struct mesh_job {
     enum dtype kv;
     const int32_t *toks; /* [n_seq, len] */
     int n_seq, len, budget;
+    int chunks;   /* in which rows go to experts */
+    int per_host; /* ranks that stand on a host; 0 = all */
+    bool flat;    /* all-to-alls, also across hosts */
 };
 
 struct mesh_run {
@@ -24,7 +27,7 @@ struct mesh_run {
     int rank, n_vocab, rc;
     struct err e;
     float *logits; /* the head's: [n_seq * len, n_vocab], by sequence and position */
-    struct comm_count tp[COMM_CALL_COUNT], pp[COMM_CALL_COUNT];
+    struct comm_count tp[COMM_CALL_COUNT], pp[COMM_CALL_COUNT], ep[COMM_CALL_COUNT];
     struct backend_mem mem;
     pthread_t thread;
     struct step *st;
@@ -114,7 +117,8 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
                              .max_copies = 8,
                              .kv_type = r->job->kv,
                              .n_blocks = RIG_BLOCKS,
-                             .part = {.tp = r->m->size[MESH_TP],
+                             .part = {.chunks = r->job->chunks,
+                                      .tp = r->m->size[MESH_TP],
                                       .tp_at = at->at[MESH_TP],
                                       .pp = r->m->size[MESH_PP],
                                       .pp_at = at->at[MESH_PP],
@@ -143,6 +147,8 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
         comm_counts(fc.part.tp_comm, r->tp);
     if (fc.part.pp_comm)
         comm_counts(fc.part.pp_comm, r->pp);
+    if (fc.part.ep_comm)
+        comm_counts(fc.part.ep_comm, r->ep);
     if (b)
         backend_mem_used(b, &r->mem);
     forward_free(f);
@@ -180,11 +186,22 @@ static inline void *mesh_main(void *arg)
     return NULL;
 }
 
+static inline void mesh_rig_place(struct mesh *m, const struct mesh_job *j)
+{
+    uint8_t host[COMM_MAX_RANKS] = {0};
+
+    for (int i = 0; i < m->n && j->per_host; i++)
+        host[i] = (uint8_t)(i / j->per_host);
+    mesh_place(m, host);
+    for (int i = 0; i < m->n_groups && j->flat; i++)
+        m->groups[i].two_level = false;
+}
+
 /* The ranks' runs, [mesh.n] (free logits of the head, then the array); *ret_head. */
 static inline struct mesh_run *
 mesh_run_all(const char *layout, const struct mesh_job *job, struct mesh_run **ret_head)
 {
-    const struct comm_group alone = {"alone", 1, {0}};
+    const struct comm_group alone = {.name = "alone", .n = 1, .ranks = {0}};
     struct mesh *m = xcalloc(1, sizeof(*m));
     struct comm_fabric *f;
     struct mesh_run *r;
@@ -193,6 +210,7 @@ mesh_run_all(const char *layout, const struct mesh_job *job, struct mesh_run **r
 
     rig_ok(layout_parse(layout, &l, &e), &e);
     rig_ok(mesh_make(&l, m, &e), &e);
+    mesh_rig_place(m, job);
     rig_ok(comm_fabric_new(m->n_groups ? m->groups : &alone,
                            m->n_groups ? m->n_groups : 1, m->n, 1 << 14, &f, &e),
            &e);

@@ -173,6 +173,53 @@ static void test_far(void **state)
     compare("qwen2_moe", "far", 16, (const char *const[]){"tp2 ep2"}, 1);
 }
 
+/* Experts' rows in chunks, over hosts, in two levels: not a bit differs. */
+static void test_ways(void **state)
+{
+    static const struct {
+        const char *layout;
+        int chunks, per_host;
+        bool flat;
+    } ways[] = {{"tp4 ep4", 4, 0, false},    {"tp4 ep4 sp", 2, 0, false},
+                {"tp4 ep4", 1, 2, true},     {"tp4 ep4", 1, 2, false},
+                {"tp4 ep4 sp", 4, 2, false}, {"tp4 pp2 ep4", 3, 3, false}};
+    char dir[256];
+    uint64_t cut[2] = {0};
+
+    (void)state;
+    make_tokens();
+    snprintf(dir, sizeof(dir), "%s", tiny_model("qwen3_moe", test_seed()));
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        struct mesh_job job = job_of(dir, "cpu", 100);
+        struct mesh_run *plain, *head, *r, *other;
+        struct layout l;
+        struct err e;
+
+        rig_ok(layout_parse(ways[i].layout, &l, &e), &e);
+        plain = mesh_run_all(ways[i].layout, &job, &head);
+        all_ok(plain, layout_ranks(&l), ways[i].layout);
+        job.chunks = ways[i].chunks;
+        job.per_host = ways[i].per_host;
+        job.flat = ways[i].flat;
+        r = mesh_run_all(ways[i].layout, &job, &other);
+        all_ok(r, layout_ranks(&l), ways[i].layout);
+        if (memcmp(head->logits, other->logits,
+                   sizeof(float) * SEQS * LEN * (size_t)head->n_vocab))
+            fail_msg("%s in %d chunks, %d a host: not the same bits", ways[i].layout,
+                     ways[i].chunks, ways[i].per_host);
+        assert_true(ways[i].chunks == 1 ||
+                    r[0].ep[COMM_ALL_TO_ALL].calls > plain[0].ep[COMM_ALL_TO_ALL].calls);
+        for (int k = 0; k < 4 && (i == 2 || i == 3); k++)
+            cut[i - 2] += r[k].ep[COMM_ALL_TO_ALL].cut_bytes;
+        free(head->logits);
+        free(other->logits);
+        free(plain);
+        free(r);
+    }
+    assert_true(cut[0] > cut[1] && cut[1] > 0); /* each token crosses once a host */
+    tiny_remove(dir);
+}
+
 /* ---- what does not divide ---- */
 
 static void refused(const char *layout, const char *why)
@@ -277,6 +324,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_mixtral),   cmocka_unit_test(test_one_row_experts),
     cmocka_unit_test(test_one_row),   cmocka_unit_test(test_far),
     cmocka_unit_test(test_refused),   cmocka_unit_test(test_bytes),
-    cmocka_unit_test(test_memory),
+    cmocka_unit_test(test_memory),    cmocka_unit_test(test_ways),
 };
 TEST_MAIN("mesh", tests)

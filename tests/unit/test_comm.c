@@ -1,6 +1,7 @@
 /* tests/unit/test_comm.c - collectives of 1 to 8 ranks against plain loops: values to the
- * bit, bytes against the formulas; the same between two processes; a rank that is late,
- * stuck or dead ends the call on all with its name; emulated links take their time. */
+ * bit, bytes against the formulas; all-to-all in two levels and in halves; the same
+ * between two processes; a rank that is late, stuck or dead ends the call on all with its
+ * name; emulated links take their time. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,14 +71,14 @@ static void *rank_main(void *arg)
 }
 
 /* All ranks in threads of this process; the caller looks at rc and counts. */
-static void run_ranks(struct rank *r, int p, const char *backend, rank_fn fn,
-                      size_t chunk, const struct comm_cfg *cfg, int64_t arg)
+static void run_group(struct rank *r, const struct comm_group *g, const char *backend,
+                      rank_fn fn, size_t chunk, const struct comm_cfg *cfg, int64_t arg)
 {
-    struct comm_group g = world(p);
     struct comm_fabric *f;
     struct err e;
+    int p = g->n;
 
-    assert_int_equal(comm_fabric_new(&g, 1, p, chunk, &f, &e), 0);
+    assert_int_equal(comm_fabric_new(g, 1, p, chunk, &f, &e), 0);
     for (int i = 0; i < p; i++) {
         r[i] = (struct rank){.me = i, .p = p, .fn = fn, .f = f, .backend = backend};
         r[i].arg = arg;
@@ -89,6 +90,14 @@ static void run_ranks(struct rank *r, int p, const char *backend, rank_fn fn,
     for (int i = 0; i < p; i++)
         pthread_join(r[i].thread, NULL);
     comm_fabric_free(f);
+}
+
+static void run_ranks(struct rank *r, int p, const char *backend, rank_fn fn,
+                      size_t chunk, const struct comm_cfg *cfg, int64_t arg)
+{
+    struct comm_group g = world(p);
+
+    run_group(r, &g, backend, fn, chunk, cfg, arg);
 }
 
 static void all_ok(const struct rank *r, int p)
@@ -348,6 +357,179 @@ static void test_all_to_all_bound(void **state)
     }
 }
 
+/* ---- all-to-all in two levels and in halves ---- */
+
+enum { MARKED = 1, HALVES = 2 };
+
+/* Row k from a rank to `to` is this of its n / 2 + 1 different rows. */
+static int32_t which(int to, int k, int n) { return (3 * k + 5 * to) % (n / 2 + 1); }
+
+static int32_t rows_from(const struct rank *r, int from)
+{
+    int32_t n = 0;
+
+    for (int m = 0; m < r->p; m++)
+        n += rows_of(from, m);
+    return n;
+}
+
+static int marked_look(const struct rank *r, const int32_t *y, const int32_t *tags,
+                       const int32_t *recv, struct err *e)
+{
+    int64_t at = 0;
+
+    for (int m = 0; m < r->p; m++) {
+        if (recv[m] != rows_of(m, r->me))
+            return err_set(e, ERR_INTERNAL, "%d rows of %d", recv[m], m);
+        for (int k = 0; k < recv[m]; k++, at++) {
+            const int32_t *row = y + at * ROW;
+            int32_t what = which(r->me, k, rows_from(r, m));
+            if (row[0] != m || row[1] != what || row[ROW - 1] != m + what ||
+                tags[at] != 1000 * r->me + k)
+                return err_set(e, ERR_INTERNAL, "row %d of %d is wrong", k, m);
+        }
+    }
+    return 0;
+}
+
+/* One call, or three in flight at once that are finished in turn. */
+static int call_marked(struct rank *r, struct comm_a2a *a, bool halves, struct err *e)
+{
+    int n = halves ? COMM_IN_FLIGHT : 1;
+
+    if (!halves)
+        return comm_all_to_all(r->c, r->s, a, e);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < n; i++)
+            if (comm_all_to_all_start(r->c, r->s, a, e) < 0)
+                return -1;
+        if (comm_all_to_all_start(r->c, r->s, a, e) == 0)
+            return err_set(e, ERR_INTERNAL, "one more than may be in flight was taken");
+        if (comm_barrier(r->c, r->s, e) < 0) /* other calls may come between */
+            return -1;
+        for (int i = 0; i < n; i++)
+            if (comm_all_to_all_finish(r->c, r->s, a, e) < 0)
+                return -1;
+    }
+    return 0;
+}
+
+static int do_marked(struct rank *r, struct err *e)
+{
+    int32_t send[MAX_P], recv[MAX_P], n = rows_from(r, r->me), n_recv = 0, at = 0;
+    int32_t *x = calloc((size_t)n + 1, ROW * 4), *marks = calloc((size_t)n + 1, 4);
+    int32_t *tags = calloc((size_t)n + 1, 4), *y, *got;
+    int rc;
+
+    for (int m = 0; m < r->p; m++) {
+        n_recv += rows_of(m, r->me);
+        send[m] = rows_of(r->me, m);
+        for (int k = 0; k < send[m]; k++, at++) {
+            marks[at] = which(m, k, n);
+            tags[at] = 1000 * m + k;
+            x[at * ROW] = r->me;
+            x[at * ROW + 1] = marks[at];
+            x[at * ROW + ROW - 1] = r->me + marks[at];
+        }
+    }
+    y = calloc((size_t)n_recv + 1, ROW * 4);
+    got = calloc((size_t)n_recv + 1, 4);
+    struct comm_a2a a = {
+        .x = {buffer(r, x, (size_t)n * ROW * 4), 0},
+        .y = {buffer(r, NULL, (size_t)n_recv * ROW * 4), 0},
+        .send = {buffer(r, send, sizeof(send)), 0},
+        .recv = {buffer(r, NULL, sizeof(recv)), 0},
+        .row_bytes = ROW * 4,
+        .max_recv = n_recv,
+        .tag = {buffer(r, tags, (size_t)n * 4), 0},
+        .tag_y = {buffer(r, NULL, (size_t)n_recv * 4), 0},
+    };
+    struct dbuf *same = buffer(r, marks, (size_t)n * 4);
+    if (r->arg & MARKED)
+        a.same.buf = same;
+    rc = call_marked(r, &a, r->arg & HALVES, e);
+    if (rc == 0) {
+        fetch(r, y, a.y.buf, (size_t)n_recv * ROW * 4);
+        fetch(r, got, a.tag_y.buf, (size_t)n_recv * 4);
+        fetch(r, recv, a.recv.buf, sizeof(recv));
+        rc = marked_look(r, y, got, recv, e);
+    }
+    struct dbuf *all[] = {a.x.buf,   a.y.buf,     a.send.buf, a.recv.buf,
+                          a.tag.buf, a.tag_y.buf, same};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        dbuf_free(all[i]);
+    free(x);
+    free(y);
+    free(marks);
+    free(tags);
+    free(got);
+    return rc;
+}
+
+/* What may cross: every row, or each different one once a destination host. */
+static int64_t cut_of(const struct rank *r, int p, const uint8_t *host, bool marked)
+{
+    int64_t bytes = 0;
+
+    for (int s = 0; s < p; s++)
+        for (int h = 0; h < MAX_P; h++) {
+            int n = rows_from(r, s), rows = 0, unlike = 0;
+            bool seen[MAX_P * 36] = {false};
+
+            for (int d = 0; h != host[s] && d < p; d++)
+                for (int k = 0; host[d] == h && k < rows_of(s, d); k++) {
+                    int what = which(d, k, n);
+                    rows++;
+                    unlike += !seen[what];
+                    seen[what] = true;
+                }
+            bytes += marked ? unlike * ROW * 4 + rows * 8 : rows * (ROW * 4 + 4);
+        }
+    return bytes;
+}
+
+static void check_levels(int p, const uint8_t *host, const char *backend)
+{
+    static const int64_t ways[] = {0, MARKED, HALVES, MARKED | HALVES};
+
+    for (int i = 0; i < 8; i++) {
+        struct comm_group g = world(p);
+        int64_t cut = 0, calls = ways[i / 2] & HALVES ? 2 * COMM_IN_FLIGHT : 1;
+        struct rank r[MAX_P];
+
+        g.two_level = i % 2;
+        memcpy(g.host, host, (size_t)p);
+        run_group(r, &g, backend, do_marked, SMALL_CHUNK, NULL, ways[i / 2]);
+        all_ok(r, p);
+        for (int k = 0; k < p; k++) {
+            cut += (int64_t)r[k].counts[COMM_ALL_TO_ALL].cut_bytes;
+            assert_int_equal(r[k].counts[COMM_ALL_TO_ALL].calls, calls);
+        }
+        assert_int_equal(
+            cut, calls * cut_of(r, p, host, g.two_level && (ways[i / 2] & MARKED)));
+    }
+}
+
+static void test_two_levels(void **state)
+{
+    static const uint8_t halves8[8] = {0, 0, 0, 0, 1, 1, 1, 1};
+    static const uint8_t halves6[6] = {0, 0, 0, 1, 1, 1}, halves4[4] = {7, 7, 2, 2};
+    static const uint8_t mixed[8] = {0, 1, 0, 1, 0, 1, 0, 1},
+                         three[7] = {0, 0, 1, 1, 2, 2, 2};
+    static const uint8_t lone[4] = {0, 0, 0, 1}, apart[3] = {0, 1, 2}, one[4] = {0};
+
+    (void)state;
+    check_levels(4, halves4, "cpu");
+    check_levels(6, halves6, "cpu");
+    check_levels(8, halves8, "cpu");
+    check_levels(8, mixed, "cpu");
+    check_levels(7, three, "cpu");
+    check_levels(4, lone, "cpu");
+    check_levels(3, apart, "cpu");
+    check_levels(4, one, "cpu");
+    check_levels(4, halves4, "far");
+}
+
 /* A ring of sends, then a broadcast of what rank 1 got, then a barrier. */
 static int do_ring(struct rank *r, struct err *e)
 {
@@ -429,10 +611,10 @@ static int do_mesh(struct rank *r, struct err *e)
 
 static void test_mesh(void **state)
 {
-    static const struct comm_group g[4] = {{"row0", 2, {0, 1}},
-                                           {"row1", 2, {2, 3}},
-                                           {"col0", 2, {0, 2}},
-                                           {"col1", 2, {1, 3}}};
+    static const struct comm_group g[4] = {{.name = "row0", .n = 2, .ranks = {0, 1}},
+                                           {.name = "row1", .n = 2, .ranks = {2, 3}},
+                                           {.name = "col0", .n = 2, .ranks = {0, 2}},
+                                           {.name = "col1", .n = 2, .ranks = {1, 3}}};
     struct comm_fabric *f;
     struct rank r[4];
     struct err e;
@@ -608,6 +790,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_scatter_gather),
     cmocka_unit_test(test_all_to_all),
     cmocka_unit_test(test_all_to_all_bound),
+    cmocka_unit_test(test_two_levels),
     cmocka_unit_test(test_send_broadcast),
     cmocka_unit_test(test_mesh),
     cmocka_unit_test(test_processes),
