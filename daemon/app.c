@@ -41,6 +41,7 @@
 #include "daemon/serve/map.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/service.h"
+#include "state/revision.h"
 #include "state/store.h"
 #include "topo/net_watch.h"
 
@@ -195,6 +196,7 @@ static void on_tick(void *arg)
     loop_timer_set(a->tick, at);
 }
 
+/* The file of --config is read for an empty store only: later it may be gone. */
 static int start_conf(struct app *a, struct err *e)
 {
     struct confmgr_cfg c = {
@@ -205,10 +207,13 @@ static int start_conf(struct app *a, struct err *e)
         .ops = apply_ops(&a->apply),
     };
     char boot[40], *seed = NULL;
+    struct rev_point stored;
     struct buf sample;
     int rc;
 
-    if (a->opts->config[0] && !(seed = read_text(a->opts->config, e)))
+    if (rev_point_get(a->store, &stored, e) < 0)
+        return -1;
+    if (!stored.good && a->opts->config[0] && !(seed = read_text(a->opts->config, e)))
         return -1;
     buf_init(&sample, 0);
     conf_sample(&sample); /* without models */

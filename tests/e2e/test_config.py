@@ -175,9 +175,18 @@ def killed():
     d.set(limits__drain_s=7)
     d.commit(confirm_s=3)
     d.kill()
+    os.unlink(d.seed)  # what is stored is the truth: nobody misses the seed
     d.start()
     yield d
     d.stop()
+
+
+def test_the_seed_is_asked_for_once(tmp_path):
+    """By an empty store, which does not start without it."""
+    p = subprocess.run([os.path.join(BIN, "llmrackd"), "--state-dir", str(tmp_path),
+                        "--config", str(tmp_path / "none.yaml")],
+                       capture_output=True, text=True, timeout=30 * SLOW)
+    assert p.returncode == 3 and "none.yaml" in p.stderr, p.stderr
 
 
 def test_killed_in_the_window(killed):
