@@ -75,6 +75,8 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
         .isa = isas[i->isa],
         .null_exec = i->executor == 1,
         .reuse = i->reuse,
+        .chunks = (int)i->chunks,
+        .emulate = i->emulate,
     };
     snprintf(layout, sizeof(layout), "pp%d tp%d ep%d%s", (int)i->pp, (int)i->tp,
              (int)i->ep, i->sp ? " sp" : "");

@@ -51,7 +51,11 @@
         INT(T, P pp, "pp", 1, 128, "1", "N", "pipeline stages"),                         \
         INT(T, P tp, "tp", 1, 128, "1", "N", "tensor parallel ranks"),                   \
         INT(T, P ep, "ep", 1, 128, "1", "N", "expert parallel ranks: 1, or tp"),         \
-        BOOL(T, P sp, "sp", NULL, "norms and residuals on each tp rank's own rows")
+        BOOL(T, P sp, "sp", NULL, "norms and residuals on each tp rank's own rows"),     \
+        INT(T, P chunks, "chunks", 1, 16, "1", "N",                                      \
+            "parts in which rows go to experts of other ranks"),                         \
+        STR(T, P emulate, "emulate", "", "RACK",                                         \
+            "rack whose links are emulated between the ranks; empty = none")
 
 const struct opt_def daemon_opt_defs[] = {
 #define X(id, name, kind, arg, path, help)                                               \

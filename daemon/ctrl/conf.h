@@ -47,6 +47,8 @@ struct conf_instance {
     struct {
         int64_t pp, tp, ep;
         bool sp;
+        int64_t chunks;
+        const char *emulate;
     } layout;
     struct {
         int64_t mib;

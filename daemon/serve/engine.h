@@ -30,7 +30,9 @@ struct engine_cfg {
     const char *backend, *isa; /* names as backend_open takes them */
     bool null_exec, reuse;
     struct layout layout; /* zeroed = one rank */
-    uint8_t secret[16]; /* of the prefix hash */
+    int chunks;           /* in which rows go to experts; 0 = 1 */
+    const char *emulate;  /* rack whose links are emulated; "" = none */
+    uint8_t secret[16];   /* of the prefix hash */
 };
 
 /* The connection and the page stay the caller's. */

@@ -163,10 +163,12 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
                     .max_ctx = l->sched.max_ctx,
                     .max_outs = cfg->max_seqs < HEAD_ROWS ? cfg->max_seqs : HEAD_ROWS,
                     .kv_type = kv_types[cfg->kv_type],
-                    .n_blocks = l->sched.kv.group[0].n_blocks},
+                    .n_blocks = l->sched.kv.group[0].n_blocks,
+                    .part = {.chunks = cfg->chunks}},
         .caps = l->caps,
         .depth = EXEC_DEPTH,
         .layout = cfg->layout,
+        .emulate = cfg->emulate,
     };
     if (ranks_new(m, &rc, on_progress, &p, &l->x, e) < 0)
         return -1;

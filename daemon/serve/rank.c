@@ -2,16 +2,24 @@
 #include "daemon/serve/rank.h"
 
 #include "base/clock.h"
+#include "daemon/serve/links.h"
 #include "daemon/serve/model.h"
 #include "daemon/serve/step.h"
 
 static int join(struct rank *r, enum mesh_dim d)
 {
     int group = r->mesh->ranks[r->index].group[d];
+    struct comm_link in[COMM_MAX_RANKS];
     struct comm_cfg c = {.rank = r->index,
                          .timeout_us = r->cfg.comm_timeout_us,
                          .spin = r->cfg.backend.spin};
 
+    if (group >= 0 && r->links) {
+        const struct comm_group *g = &r->mesh->groups[group];
+        for (int i = 0; i < g->n; i++)
+            in[i] = r->links->path[g->ranks[i] * r->links->n + r->index];
+        c.links = in;
+    }
     return group < 0 ? 0 : comm_join(r->fabric, group, &c, &r->comm[d], &r->why);
 }
 
@@ -21,6 +29,7 @@ static struct forward_part part_of(const struct rank *r)
     const struct mesh_rank *at = &m->ranks[r->index];
 
     return (struct forward_part){
+        .chunks = r->cfg.forward.part.chunks,
         .tp = m->size[MESH_TP],
         .tp_at = at->at[MESH_TP],
         .pp = m->size[MESH_PP],

@@ -18,8 +18,9 @@ struct rank {
     struct ranks *all;
     int index;
     const struct mesh *mesh;
-    struct comm_fabric *fabric; /* NULL with one rank */
-    struct ranks_cfg cfg;       /* its own share of threads and cpus */
+    const struct rank_links *links; /* emulated; NULL = none */
+    struct comm_fabric *fabric;     /* NULL with one rank */
+    struct ranks_cfg cfg;           /* its own share of threads and cpus */
 
     struct backend *b;
     struct forward *f;

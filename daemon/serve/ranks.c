@@ -27,6 +27,7 @@
 #include "base/queue.h"
 #include "daemon/serve/exec_slot.h"
 #include "daemon/serve/executor.h"
+#include "daemon/serve/links.h"
 #include "daemon/serve/model.h"
 #include "daemon/serve/outs.h"
 #include "daemon/serve/rank.h"
@@ -46,6 +47,7 @@ struct ranks {
     struct exec_slot end; /* its address on todo ends the leader */
 
     struct mesh mesh;
+    struct rank_links links;    /* path NULL: not emulated */
     struct comm_fabric *fabric; /* NULL with one rank */
     struct rank *rank;          /* [mesh.n] */
     int leader;
@@ -250,7 +252,7 @@ static bool ranks_join(struct ranks *r)
     int64_t deadline = clock_now_us(clock_real()) + 2 * comm_timeout(r);
     bool all = true;
 
-    for (int i = 0; i < r->mesh.n; i++) {
+    for (int i = 0; r->rank && i < r->mesh.n; i++) {
         struct rank *k = &r->rank[i];
 
         if (!k->started)
@@ -274,6 +276,7 @@ static void ranks_free(struct executor *x)
     for (int i = 0; r->slots && i < r->n_slots; i++)
         exec_slot_done(&r->slots[i]);
     comm_fabric_free(r->fabric);
+    rank_links_done(&r->links);
     free(r->slots);
     queue_free(r->todo);
     queue_free(r->done);
@@ -356,6 +359,11 @@ static int make_mesh(struct ranks *r, const struct model_info *i, struct err *e)
         return -1;
     if (check_layout(&l, i, e) < 0 || mesh_make(&l, &r->mesh, e) < 0)
         return -1;
+    if (r->mesh.n > 1 && r->cfg.emulate && r->cfg.emulate[0]) {
+        if (rank_links_named(r->cfg.emulate, r->mesh.n, &r->links, e) < 0)
+            return -1;
+        mesh_place(&r->mesh, r->links.host);
+    }
     if (r->mesh.n > 1 && comm_fabric_new(r->mesh.groups, r->mesh.n_groups, r->mesh.n, 0,
                                          &r->fabric, e) < 0)
         return -1;
@@ -364,6 +372,7 @@ static int make_mesh(struct ranks *r, const struct model_info *i, struct err *e)
     for (int k = 0; k < r->mesh.n; k++) {
         r->rank[k] = (struct rank){
             .all = r, .index = k, .mesh = &r->mesh, .fabric = r->fabric, .cfg = r->cfg};
+        r->rank[k].links = r->links.path ? &r->links : NULL;
         share_threads(r, k, &r->rank[k].cfg.backend);
     }
     return 0;

@@ -30,6 +30,9 @@ struct ranks_cfg {
     int depth;
     struct layout layout;    /* zeroed = one rank */
     int64_t comm_timeout_us; /* 0 = 30 s */
+    /* A rack whose links are emulated between the ranks, and whose hosts they stand on
+     * (topo/rack.h); NULL or "" = none, all on one host */
+    const char *emulate;
 };
 
 /* Loads the weights in the rank threads and returns when all are ready; the model may be

@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "daemon/serve/executor.h"
+#include "daemon/serve/links.h"
 #include "daemon/serve/model.h"
 #include "tests/tiny.h"
 
@@ -36,6 +37,7 @@ struct rank {
 };
 
 static const char *mesh_layout; /* of the next start; NULL = one rank */
+static const char *emulated;    /* rack of the next start */
 
 static int start(struct rank *r, int threads, forward_progress_fn fn, void *arg,
                  const char *isa, struct err *e)
@@ -51,6 +53,7 @@ static int start(struct rank *r, int threads, forward_progress_fn fn, void *arg,
         .caps = caps,
         .depth = 2,
         .comm_timeout_us = 1000000,
+        .emulate = emulated,
     };
 
     if (mesh_layout)
@@ -355,6 +358,49 @@ static void test_layouts(void **state)
     }
 }
 
+/* Links of a rack between the ranks change times, no token. */
+static void test_emulated(void **state)
+{
+    struct step_token want[6], got[6];
+    struct rank_status s;
+    struct rank_links l;
+    struct rank r;
+    struct err e = {0};
+
+    (void)state;
+    assert_int_equal(rank_links_named("cpu:2x2", 4, &l, &e), 0);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(l.host[i], i / 2);
+        for (int k = 0; k < 4; k++)
+            if (i != k) {
+                assert_true((l.path[i * 4 + k].bytes_per_s > 5e9) == (i / 2 == k / 2));
+                assert_true(l.path[i * 4 + k].alpha_s > 0);
+            }
+    }
+    rank_links_done(&l);
+    mesh_layout = "tp4";
+    open_rank(&r, 2);
+    generate(&r, want, 6);
+    close_rank(&r);
+    emulated = "cpu:2x2";
+    open_rank(&r, 2);
+    generate(&r, got, 6);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(got[i].id, want[i].id);
+    for (int i = 0; i < 4; i++) {
+        ranks_status(r.x, i, &s);
+        const struct comm_count *c = &s.counts[MESH_TP][COMM_ALL_REDUCE];
+        assert_int_equal(c->cut_bytes * 3, c->bytes * 2); /* 2 of 3 others are there */
+        assert_true(c->link_us > 0 && c->link_us <= c->us);
+    }
+    close_rank(&r);
+    emulated = "cpu:3";
+    assert_int_equal(start(&r, 1, NULL, NULL, "auto", &e), -1);
+    assert_non_null(strstr(e.msg, "rack 'cpu:3' has 3 devices for 4 ranks"));
+    free(r.st);
+    emulated = mesh_layout = NULL;
+}
+
 static void test_layout_refused(void **state)
 {
     static const struct {
@@ -493,17 +539,12 @@ static void test_null(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_two_in_flight),
-    cmocka_unit_test(test_depth_is_kept),
-    cmocka_unit_test(test_lost_reference),
-    cmocka_unit_test(test_scores),
-    cmocka_unit_test(test_sampling_threads),
-    cmocka_unit_test(test_bad_step_is_an_error),
-    cmocka_unit_test(test_failed_start),
-    cmocka_unit_test(test_layouts),
-    cmocka_unit_test(test_layout_refused),
-    cmocka_unit_test(test_stopped_rank),
-    cmocka_unit_test(test_null),
+    cmocka_unit_test(test_two_in_flight),    cmocka_unit_test(test_depth_is_kept),
+    cmocka_unit_test(test_lost_reference),   cmocka_unit_test(test_scores),
+    cmocka_unit_test(test_sampling_threads), cmocka_unit_test(test_bad_step_is_an_error),
+    cmocka_unit_test(test_failed_start),     cmocka_unit_test(test_layouts),
+    cmocka_unit_test(test_layout_refused),   cmocka_unit_test(test_emulated),
+    cmocka_unit_test(test_stopped_rank),     cmocka_unit_test(test_null),
 };
 
 TEST_MAIN("ranks", tests)
