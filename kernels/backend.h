@@ -190,13 +190,15 @@ struct op_rope_store {
     struct kv_arena *kv;
     int layer; /* within the arena's layout */
 };
-/* y[r, h*d..] = softmax(q.K^T * scale) V over positions 0..pos(r). */
+/* y[r, h*d..] = softmax(q.K^T * scale) V over positions 0..pos(r). sinks: a logit a head
+ * that the softmax's sum counts and that has no value. */
 struct op_attn {
     struct op_span span;
     struct view y, q;
     int n_head, n_kv_head, head_dim;
     float scale;
-    int window; /* 0 = full; else only the last `window` positions */
+    int window;                 /* 0 = full; else only the last `window` positions */
+    const struct weight *sinks; /* WEIGHT_VECTOR of n_head or NULL */
     struct kv_arena *kv;
     int layer;
 };
@@ -208,13 +210,15 @@ struct op_kv_copy {
 
 /* ---- mixtures of experts ---- */
 /* Scores of n experts a row -> the top_k of each, best first (ties: the lower number),
- * and what each weighs. softmax: over all of them in f32; else sigmoid, chosen with
- * `bias` added and weighed without. normalise: the weights of a row sum to 1; then *
- * scale. */
+ * and what each weighs, in f32. SOFTMAX: over all of them. SIGMOID: of each, chosen with
+ * `bias` added and weighed without. CHOSEN: the logits choose, then softmax over the
+ * chosen. normalise: the weights of a row sum to 1; then * scale. */
+enum route_score { ROUTE_SOFTMAX, ROUTE_SIGMOID, ROUTE_CHOSEN };
 struct op_route {
     struct view logits;        /* [rows, n_expert] */
     const struct weight *bias; /* WEIGHT_VECTOR or NULL */
-    bool softmax, normalise;
+    enum route_score score;
+    bool normalise;
     float scale;
     int top_k;
     struct iview ids;    /* rows * top_k out */
@@ -242,14 +246,20 @@ struct op_group {
     struct iview order, start; /* slot.n; n_slot + 1 */
 };
 /* y[p,:] = expert(x[p / per_row,:]) for the pairs that op_group ordered: down of
- * silu(gate)
- * * up of the pair's slot. Rows of an expert are taken tile.rows at a time. */
+ * act(gate, up) of the pair's slot. Rows of an expert are taken tile.rows at a time.
+ *   limit 0: silu(gate) * up
+ *   else:    g = min(gate, limit), u = up within +-limit: g * sigmoid(1.702 g) * (u + 1)
+ */
 struct op_experts {
     struct view y, x; /* [pairs, cols], [pairs / per_row, cols] */
     int per_row, n_slot;
     struct iview order, start;
     struct weight *const *gate, *const *up, *const *down; /* [n_slot], WEIGHT_MATMUL */
+    struct weight *const
+        *bias[3]; /* of gate, up, down: [n_slot] or NULL, WEIGHT_VECTOR */
+    float limit;
     struct view tile_x, tile_a, tile_y; /* scratch: [t, cols], [t, ff], [t, cols] */
+    struct view tile_u;                 /* [t, ff], where limit or biases are */
 };
 /* y[r,:] (+)= sum over j of weights[r,j] * x[from[r * top_k + j],:], in order of j, in
  * f32; from.buf NULL: row r * top_k + j itself. */

@@ -217,6 +217,8 @@ int check_attn(const struct backend *b, const struct op_attn *o, struct err *e)
         return -1;
     if (o->window < 0)
         return err_set(e, ERR_INTERNAL, "attn: a window of %d", o->window);
+    if (o->sinks && ck_weight(&c, "sinks", o->sinks, WEIGHT_VECTOR, o->n_head) < 0)
+        return -1;
     if (ck_shape(&c, "q", &o->q, rows, o->n_head * o->head_dim) < 0)
         return -1;
     return ck_shape(&c, "y", &o->y, rows, o->n_head * o->head_dim);
@@ -287,6 +289,16 @@ int check_group(const struct backend *b, const struct op_group *o, struct err *e
     return ck_iview(&c, "start", &o->start, (size_t)o->n_slot + 1);
 }
 
+static int ck_expert_biases(const struct ck *c, const struct op_experts *o, int slot)
+{
+    const int n[3] = {o->tile_a.cols, o->tile_a.cols, o->y.cols};
+
+    for (int k = 0; k < 3; k++)
+        if (o->bias[k] && ck_weight(c, "bias", o->bias[k][slot], WEIGHT_VECTOR, n[k]) < 0)
+            return -1;
+    return 0;
+}
+
 int check_experts(const struct backend *b, const struct op_experts *o, struct err *e)
 {
     struct ck c = {b, "experts", e};
@@ -306,8 +318,11 @@ int check_experts(const struct backend *b, const struct op_experts *o, struct er
     for (int i = 0; i < o->n_slot; i++)
         if (ck_weight(&c, "gate", o->gate[i], WEIGHT_MATMUL, o->x.cols) < 0 ||
             ck_weight(&c, "up", o->up[i], WEIGHT_MATMUL, o->x.cols) < 0 ||
-            ck_weight(&c, "down", o->down[i], WEIGHT_MATMUL, ff) < 0)
+            ck_weight(&c, "down", o->down[i], WEIGHT_MATMUL, ff) < 0 ||
+            ck_expert_biases(&c, o, i) < 0)
             return -1;
+    if (o->limit > 0 || o->bias[0] || o->bias[1])
+        return ck_shape(&c, "tile_u", &o->tile_u, tile, ff);
     return 0;
 }
 

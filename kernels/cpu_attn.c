@@ -34,6 +34,8 @@ enum {
     PART_FLOATS = 1 << 20,
 };
 
+#define LOG2_E 1.44269504088896340736f
+
 struct attn_unit {
     int item, a0, n_a; /* A-rows a0.. of one KV head of the item */
     int first;         /* A-rows of the units before it, for its place in scratch */
@@ -108,7 +110,7 @@ struct attn_job {
     struct attn_scratch *sc;
     struct cpu_backend *cb;
     const int32_t *row, *pos, *table;
-    const float *q;
+    const float *q, *sinks;
     float *y;
     int group, pad; /* query heads of a KV head; padded head size */
     int n_chunks;   /* units of each KV head, in sc->units */
@@ -167,11 +169,21 @@ static size_t out_index(const struct attn_job *j, const struct attn_unit *u, int
 static void pack_unit(const struct attn_job *j, const struct attn_unit *u, int kv_head,
                       uint32_t *q)
 {
-    float scale = j->o->scale * 1.44269504088896340736f;
+    float scale = j->o->scale * LOG2_E;
 
     for (int a = 0; a < u->n_a; a++)
         j->kern->pack(j->q + out_index(j, u, kv_head, a, j->o->q.ld), scale,
                       j->o->head_dim, j->pad, q + (size_t)a * (size_t)j->pad);
+}
+
+/* The A-row's sum with its head's sink, whose logit is here in the log2 domain as m is.
+ */
+static float with_sink(const struct attn_job *j, const struct attn_unit *u, int kv_head,
+                       int a, float m, float l)
+{
+    int head = kv_head * j->group + (u->a0 + a) % j->group;
+
+    return j->sinks ? l + exp2f(j->sinks[head] * LOG2_E - m) : l;
 }
 
 static int row_pos(const struct attn_job *j, const struct attn_unit *u, int a)
@@ -337,7 +349,8 @@ static void whole_unit(const struct attn_job *j, struct task t, const struct tas
     }
     for (int a = 0; a < u->n_a; a++)
         j->kern->finish(j->y + out_index(j, u, t.kv_head, a, j->o->y.ld),
-                        w->o + (size_t)a * (size_t)j->pad, w->l[a], j->o->head_dim);
+                        w->o + (size_t)a * (size_t)j->pad,
+                        with_sink(j, u, t.kv_head, a, w->m[a], w->l[a]), j->o->head_dim);
 }
 
 static void whole_member(void *arg, int member, int n_members)
@@ -426,7 +439,8 @@ static void finish_rows(const struct attn_job *j, int lo, int hi)
                 const float *run = cell_of(j, at, -1);
                 if (at >= lo && at < hi)
                     j->kern->finish(j->y + out_index(j, u, kv, a, j->o->y.ld), run,
-                                    run[j->pad + 1], j->o->head_dim);
+                                    with_sink(j, u, kv, a, run[j->pad], run[j->pad + 1]),
+                                    j->o->head_dim);
             }
         }
 }
@@ -508,6 +522,7 @@ int cpu_op_attn(struct stream *s, const struct op_attn *o, struct err *e)
         .pos = cpu_iview(&o->span.pos),
         .table = cpu_iview(&o->span.table),
         .q = cpu_view(&o->q),
+        .sinks = cpu_vec(o->sinks),
         .y = cpu_view(&o->y),
         .group = o->n_head / o->n_kv_head,
         .pad = kv_pad_dim(o->head_dim),

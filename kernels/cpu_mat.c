@@ -155,7 +155,8 @@ int cpu_mat_new(enum cpu_isa isa, struct team *t, struct cpu_pool *pool, enum dt
                        dtype_name(type), rows, cols, dtype_block(type));
     m = xcalloc(1, sizeof(*m));
     m->isa = isa;
-    m->type = type;
+    m->from = type;
+    m->type = mat_kept_type(type, rows, cols, data);
     m->rows = rows;
     m->cols = cols;
     lay_out(m);

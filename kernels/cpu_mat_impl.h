@@ -76,7 +76,7 @@ enum { MAT_N_WIDTHS = 7 };
 
 struct cpu_mat {
     enum cpu_isa isa;
-    enum dtype type;
+    enum dtype from, type; /* of the file; as it is kept */
     enum mat_kind kind;
     enum mat_code code;
     enum mat_scale scale;
@@ -128,6 +128,9 @@ static inline int mat_n_meta(enum mat_scale s)
 }
 
 /* cpu_mat_pack.c */
+/* What a file's type is kept as: itself, but for MXFP4, whose values are exact as Q8_0
+ * where every scale is an f16 and as BF16 always. */
+enum dtype mat_kept_type(enum dtype from, int rows, int cols, const void *data);
 void mat_pack_panel(const struct cpu_mat *m, const void *src, int panel);
 /* Codes of a chunk, word (g, row), from U4 .. U8. */
 void mat_unpack_codes(enum mat_code code, const uint8_t *chunk, uint32_t w[8][16]);

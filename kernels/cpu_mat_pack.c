@@ -2,10 +2,13 @@
  *
  * Only the order of the bits changes: codes, f16 scales and 6-bit scales are kept as they
  * are, so cpu_mat_row gives the file's exact values. Rows that fill up the last panel and
- * elements that fill up the last chunk are zeros. Plain C: the work is moving 4-byte
+ * elements that fill up the last chunk are zeros. MXFP4 alone changes its form: to Q8_0
+ * or BF16, where its values are exact. Plain C: the work is moving 4-byte
  * words and is bound by memory. Pure; threads work on different panels. */
 #include "kernels/cpu_mat_impl.h"
 
+#include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 static uint32_t word_at(const uint8_t *p)
@@ -113,6 +116,53 @@ static void unpack_scales(const struct cpu_mat *m, const uint8_t *panel, int chu
     }
 }
 
+/* ---- MXFP4 ---- */
+static bool mx_zero(const struct dtype_chunk *c)
+{
+    for (int k = 0; k < DTYPE_CHUNK; k++)
+        if (c->code[k] != 128)
+            return false;
+    return true;
+}
+
+enum dtype mat_kept_type(enum dtype from, int rows, int cols, const void *data)
+{
+    const uint8_t *row = data;
+    struct dtype_chunk c;
+
+    if (from != DT_MXFP4)
+        return from;
+    for (int r = 0; r < rows; r++, row += dtype_row_bytes(from, cols))
+        for (int i = 0; i < cols / DTYPE_CHUNK; i++) {
+            dtype_chunk_get(from, row, i, &c);
+            if ((c.sc[0] < -24 || c.sc[0] > 15) && !mx_zero(&c))
+                return DT_BF16;
+        }
+    return DT_Q8_0;
+}
+
+/* The codes are those of Q8_0 already; a scale that is no f16 is of a block of zeros. */
+static void mx_scale(struct dtype_chunk *c)
+{
+    c->d = c->sc[0] < -24 || c->sc[0] > 15 ? 0 : f32_to_f16(ldexpf(1, c->sc[0]));
+}
+
+static void pack_mx_bf16(const struct cpu_mat *m, const uint8_t *src, uint8_t *panel,
+                         int row)
+{
+    uint16_t *half = (uint16_t *)panel;
+    float v[DTYPE_CHUNK];
+    struct dtype_chunk c;
+
+    for (int i = 0; i < m->cols; i += DTYPE_CHUNK) {
+        dtype_chunk_get(m->from, src, i / DTYPE_CHUNK, &c);
+        dtype_chunk_to_f32(m->from, &c, v);
+        for (int k = i; k < i + DTYPE_CHUNK; k++)
+            half[((size_t)(k / 2) * MAT_PANEL + (size_t)row) * 2 + (size_t)(k % 2)] =
+                f32_to_bf16(v[k - i]);
+    }
+}
+
 /* ---- panels ---- */
 static void pack_quant_row(const struct cpu_mat *m, const uint8_t *src, uint8_t *panel,
                            int row)
@@ -120,7 +170,9 @@ static void pack_quant_row(const struct cpu_mat *m, const uint8_t *src, uint8_t 
     struct dtype_chunk c;
 
     for (int i = 0; i < m->n_chunks; i++) {
-        dtype_chunk_get(m->type, src, i, &c);
+        dtype_chunk_get(m->from, src, i, &c);
+        if (m->from == DT_MXFP4)
+            mx_scale(&c);
         pack_codes(m->code, c.code, row,
                    panel + m->code_off + (size_t)i * m->chunk_bytes);
         pack_scales(m, panel, i, row, &c);
@@ -144,13 +196,15 @@ static void pack_float_row(const struct cpu_mat *m, const uint8_t *src, uint8_t 
 void mat_pack_panel(const struct cpu_mat *m, const void *src, int panel)
 {
     uint8_t *dst = m->data + (size_t)panel * m->panel_bytes;
-    size_t row_bytes = (size_t)dtype_row_bytes(m->type, m->cols);
+    size_t row_bytes = (size_t)dtype_row_bytes(m->from, m->cols);
 
     memset(dst, 0, m->panel_bytes);
     for (int r = 0; r < MAT_PANEL && panel * MAT_PANEL + r < m->rows; r++) {
         const uint8_t *row =
             (const uint8_t *)src + (size_t)(panel * MAT_PANEL + r) * row_bytes;
-        if (m->scale == SCALE_NONE)
+        if (m->scale == SCALE_NONE && m->from == DT_MXFP4)
+            pack_mx_bf16(m, row, dst, r);
+        else if (m->scale == SCALE_NONE)
             pack_float_row(m, row, dst, r);
         else
             pack_quant_row(m, row, dst, r);

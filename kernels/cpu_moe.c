@@ -26,7 +26,11 @@ static void score_row(const struct op_route *o, const float *x, float *score)
     int n = o->logits.cols;
     float max = -INFINITY, sum = 0;
 
-    if (!o->softmax) {
+    if (o->score == ROUTE_CHOSEN) {
+        memcpy(score, x, (size_t)n * sizeof(*score));
+        return;
+    }
+    if (o->score == ROUTE_SIGMOID) {
         for (int i = 0; i < n; i++)
             score[i] = 1.0f / (1.0f + expf(-x[i]));
         return;
@@ -37,6 +41,17 @@ static void score_row(const struct op_route *o, const float *x, float *score)
         sum += score[i] = expf(x[i] - max);
     for (int i = 0; i < n; i++)
         score[i] /= sum;
+}
+
+/* Softmax over the k weights, of which the first is the largest. */
+static void softmax_chosen(float *w, int k)
+{
+    float max = w[0], sum = 0;
+
+    for (int i = 0; i < k; i++)
+        sum += w[i] = expf(w[i] - max);
+    for (int i = 0; i < k; i++)
+        w[i] /= sum;
 }
 
 static void route_row(const struct op_route *o, int r)
@@ -61,6 +76,8 @@ static void route_row(const struct op_route *o, int r)
         sum += w[k];
         by[best] = NAN;
     }
+    if (o->score == ROUTE_CHOSEN)
+        softmax_chosen(w, o->top_k);
     for (int k = 0; k < o->top_k; k++)
         w[k] = (o->normalise ? w[k] / (sum + 1e-20f) : w[k]) * o->scale;
 }
@@ -159,9 +176,10 @@ int cpu_op_group(struct stream *s, const struct op_group *o, struct err *e)
 
 /* ---- experts ---- */
 
+/* y = x * a^T + bias, or with b the gated unit of both. */
 static void run_product(struct cpu_backend *cb, int rows, const struct view *x,
                         const struct weight *a, const struct weight *b,
-                        const struct view *y)
+                        const struct weight *bias, const struct view *y)
 {
     struct cpu_product p = {
         .isa = cb->isa,
@@ -171,12 +189,61 @@ static void run_product(struct cpu_backend *cb, int rows, const struct view *x,
         .n_out = b ? 2 : 1,
         .m = {((const struct cpu_weight *)a)->mat,
               b ? ((const struct cpu_weight *)b)->mat : NULL},
+        .bias = {cpu_vec(bias)},
         .y = {cpu_view(y)},
         .y_ld = {y->ld},
         .glu = b != NULL,
         .scratch = cb->mat_scratch,
     };
     cpu_product_run(cb->team, &p);
+}
+
+static const struct weight *bias_of(const struct op_experts *o, int k, int slot)
+{
+    return o->bias[k] ? o->bias[k][slot] : NULL;
+}
+
+struct act_job {
+    const struct op_experts *o;
+    int rows;
+};
+
+/* tile_a := act(tile_a, tile_u) */
+static void act_member(void *arg, int member, int n_members)
+{
+    const struct act_job *j = arg;
+    float limit = j->o->limit;
+    int lo, hi;
+
+    cpu_share(j->rows, member, n_members, &lo, &hi);
+    for (int r = lo; r < hi; r++) {
+        float *a = row_of(&j->o->tile_a, r);
+        const float *u = row_of(&j->o->tile_u, r);
+        for (int c = 0; c < j->o->tile_a.cols; c++) {
+            float gate = a[c], up = u[c];
+            if (limit > 0) {
+                gate = fminf(gate, limit);
+                up = fmaxf(fminf(up, limit), -limit);
+                a[c] = gate / (1.0f + expf(-1.702f * gate)) * (up + 1);
+            } else {
+                a[c] = gate / (1.0f + expf(-gate)) * up;
+            }
+        }
+    }
+}
+
+/* tile_a := the gated unit of tile_x. */
+static void run_unit(struct cpu_backend *cb, const struct op_experts *o, int slot, int n)
+{
+    struct act_job job = {o, n};
+
+    if (!o->limit && !o->bias[0] && !o->bias[1]) {
+        run_product(cb, n, &o->tile_x, o->gate[slot], o->up[slot], NULL, &o->tile_a);
+        return;
+    }
+    run_product(cb, n, &o->tile_x, o->gate[slot], NULL, bias_of(o, 0, slot), &o->tile_a);
+    run_product(cb, n, &o->tile_x, o->up[slot], NULL, bias_of(o, 1, slot), &o->tile_u);
+    cpu_run(cb, (size_t)n * (size_t)o->tile_a.cols * 8, act_member, &job);
 }
 
 /* Rows of one tile of one expert: gather, gate and up, down, scatter. */
@@ -188,8 +255,8 @@ static void run_tile(struct cpu_backend *cb, const struct op_experts *o, int slo
     for (int i = 0; i < n; i++)
         memcpy(row_of(&o->tile_x, i), row_of(&o->x, pair[i] / o->per_row),
                cols * sizeof(float));
-    run_product(cb, n, &o->tile_x, o->gate[slot], o->up[slot], &o->tile_a);
-    run_product(cb, n, &o->tile_a, o->down[slot], NULL, &o->tile_y);
+    run_unit(cb, o, slot, n);
+    run_product(cb, n, &o->tile_a, o->down[slot], NULL, bias_of(o, 2, slot), &o->tile_y);
     for (int i = 0; i < n; i++)
         memcpy(row_of(&o->y, pair[i]), row_of(&o->tile_y, i), cols * sizeof(float));
 }

@@ -10,6 +10,7 @@
 #include "kernels/dtype.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 static const struct dtype_row {
@@ -189,6 +190,19 @@ static void get_k6(const uint8_t *b, int j, struct dtype_chunk *c)
     c->mn = 0;
 }
 
+/* E2M1 codes doubled, by the nibble; the scale is a power of two alone. */
+static void get_mxfp4(const uint8_t *b, struct dtype_chunk *c)
+{
+    static const int8_t twice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                     0, -1, -2, -3, -4, -6, -8, -12};
+
+    memset(c, 0, sizeof(*c));
+    split_nibbles(b + 1, c->code);
+    for (int k = 0; k < DTYPE_CHUNK; k++)
+        c->code[k] = (uint8_t)(128 + twice[c->code[k]]);
+    c->sc[0] = (int8_t)(b[0] - 128); /* of 2^(E8M0 - 127) / 2 */
+}
+
 void dtype_chunk_get(enum dtype t, const void *row, int64_t chunk,
                      struct dtype_chunk *ret)
 {
@@ -199,6 +213,8 @@ void dtype_chunk_get(enum dtype t, const void *row, int64_t chunk,
 
     if (t == DT_Q6_K)
         get_k6(b, j, ret);
+    else if (t == DT_MXFP4)
+        get_mxfp4(b, ret);
     else if (t == DT_Q4_K || t == DT_Q5_K)
         get_k45(t, b, j, ret);
     else
@@ -215,6 +231,7 @@ int dtype_zero(enum dtype t)
     case DT_Q6_K:
         return 32;
     case DT_Q8_0:
+    case DT_MXFP4:
         return 128;
     default:
         return 0;
@@ -227,6 +244,8 @@ void dtype_chunk_to_f32(enum dtype t, const struct dtype_chunk *c, float *out)
     float d = f16_to_f32(c->d), m = f16_to_f32(c->m);
     int zero = dtype_zero(t);
 
+    if (t == DT_MXFP4)
+        d = ldexpf(1, c->sc[0]);
     if (dtype_block(t) == DTYPE_CHUNK) {
         for (int k = 0; k < DTYPE_CHUNK; k++)
             out[k] = d * (float)(c->code[k] - zero) + m;

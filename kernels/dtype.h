@@ -21,7 +21,8 @@
     X(Q8_0, "Q8_0", 32, 34, 8)                                                           \
     X(Q4_K, "Q4_K", 256, 144, 12)                                                        \
     X(Q5_K, "Q5_K", 256, 176, 13)                                                        \
-    X(Q6_K, "Q6_K", 256, 210, 14)
+    X(Q6_K, "Q6_K", 256, 210, 14)                                                        \
+    X(MXFP4, "MXFP4", 32, 17, 39)
 
 enum dtype {
 #define X(id, name, elems, bytes, gguf) DT_##id,
@@ -46,6 +47,7 @@ void dtype_to_f32(enum dtype t, const void *row, float *out, int64_t n);
  *   Q4_1 Q5_1        d * code + m
  *   Q4_K Q5_K        (d * sc[0]) * code - m * mn
  *   Q6_K             (d * sc[k / 16]) * (code - zero)
+ *   MXFP4            2^e / 2 * (code - zero), e in sc[0]: twice the E2M1 value is whole
  * d and m are f16 bits; K-quants share them among the 8 chunks of a block. */
 enum { DTYPE_CHUNK = 32 };
 struct dtype_chunk {

@@ -48,6 +48,10 @@ static const struct tiny_family tiny_families[] = {
     {"olmoe", TINY_HEADS *TINY_HEAD_DIM, TINY_KV_HEADS *TINY_HEAD_DIM, false, false,
      "mlp", "gate_proj", "up_proj", "down_proj",
      "\"num_experts\":6,\"num_experts_per_tok\":2,"},
+    {"gpt_oss", 0, 0, true, false, "mlp", "", "", "",
+     "\"num_local_experts\":6,\"num_experts_per_tok\":2,\"sliding_window\":16,"
+     "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8,\"truncate\":false,"
+     "\"original_max_position_embeddings\":512},"},
 };
 
 struct tiny {
@@ -76,6 +80,22 @@ static inline void tiny_tensor(struct tiny *t, const char *name, int rows, int c
     t->at += sizeof(float) * (size_t)n;
     for (int i = 0; i < n; i++) {
         float v = mean + std * tiny_normal(&t->rng);
+        fwrite(&v, sizeof(v), 1, t->data);
+    }
+}
+
+/* [planes, rows, cols] */
+static inline void tiny_block(struct tiny *t, const char *name, int planes, int rows,
+                              int cols, float std)
+{
+    size_t n = (size_t)planes * (size_t)rows * (size_t)cols;
+
+    fprintf(t->head, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%d,%d,%d]", name, planes,
+            rows, cols);
+    fprintf(t->head, ",\"data_offsets\":[%zu,%zu]}", t->at, t->at + sizeof(float) * n);
+    t->at += sizeof(float) * n;
+    for (size_t i = 0; i < n; i++) {
+        float v = std * tiny_normal(&t->rng);
         fwrite(&v, sizeof(v), 1, t->data);
     }
 }
@@ -115,6 +135,28 @@ static inline void tiny_experts(struct tiny *t, int i, const struct tiny_family 
     tiny_weight(t, i, "mlp.shared_expert.down_proj.weight", TINY_EMBD, TINY_FF_SHARED);
 }
 
+/* gpt-oss: one tensor for all experts, [expert, column, row]; biases [expert, row]. */
+static inline void tiny_packed(struct tiny *t, int i)
+{
+    static const struct {
+        const char *name;
+        int cols, rows;
+    } parts[] = {{"gate_up_proj", TINY_EMBD, 2 * TINY_FF},
+                 {"down_proj", TINY_FF, TINY_EMBD}};
+    char name[128];
+
+    tiny_weight(t, i, "mlp.router.weight", TINY_EXPERTS, TINY_EMBD);
+    tiny_weight(t, i, "mlp.router.bias", 0, TINY_EXPERTS);
+    for (int p = 0; p < 2; p++) {
+        snprintf(name, sizeof(name), "model.layers.%d.mlp.experts.%s", i, parts[p].name);
+        tiny_block(t, name, TINY_EXPERTS, parts[p].cols, parts[p].rows,
+                   1.5f / sqrtf((float)parts[p].cols));
+        snprintf(name, sizeof(name), "model.layers.%d.mlp.experts.%s_bias", i,
+                 parts[p].name);
+        tiny_tensor(t, name, TINY_EXPERTS, parts[p].rows, 0, 0.3f);
+    }
+}
+
 static inline void tiny_layer(struct tiny *t, int i, const struct tiny_family *f)
 {
     enum { Q = TINY_HEADS * TINY_HEAD_DIM, KV = TINY_KV_HEADS * TINY_HEAD_DIM };
@@ -134,12 +176,17 @@ static inline void tiny_layer(struct tiny *t, int i, const struct tiny_family *f
         tiny_weight(t, i, "self_attn.q_norm.weight", 0, f->q_norm);
         tiny_weight(t, i, "self_attn.k_norm.weight", 0, f->k_norm);
     }
+    if (!strcmp(f->name, "gpt_oss")) {
+        tiny_weight(t, i, "self_attn.o_proj.bias", 0, TINY_EMBD);
+        tiny_weight(t, i, "self_attn.sinks", 0, TINY_HEADS);
+        tiny_packed(t, i);
+    }
     if (f->bias) {
         tiny_weight(t, i, "self_attn.q_proj.bias", 0, Q);
         tiny_weight(t, i, "self_attn.k_proj.bias", 0, KV);
         tiny_weight(t, i, "self_attn.v_proj.bias", 0, KV);
     }
-    if (f->mlp)
+    if (f->mlp && *f->gate)
         tiny_experts(t, i, f);
 }
 

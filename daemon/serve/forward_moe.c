@@ -35,7 +35,7 @@ struct forward_moe {
     struct dbuf *ints;
     struct dbuf *logits, *weights;       /* [max_home, n_expert], [max_home, k] */
     struct dbuf *out, *in, *done, *back; /* pairs x n_embd: ep */
-    struct dbuf *tile_x, *tile_a, *tile_y, *gate, *extra;
+    struct dbuf *tile_x, *tile_a, *tile_u, *tile_y, *gate, *extra;
     int32_t *table; /* host copy of rank_of and slot_of until it was uploaded */
 };
 
@@ -123,6 +123,7 @@ static int new_buffers(struct forward *f, struct forward_moe *m, struct err *e)
         {&m->back, ep ? m->max_pairs : 0, embd},
         {&m->tile_x, tile, embd},
         {&m->tile_a, tile, f->w.d.n_ff_expert},
+        {&m->tile_u, x->limit > 0 || x->bias ? tile : 0, f->w.d.n_ff_expert},
         {&m->tile_y, tile, embd},
         {&m->gate, x->shared_gate ? m->max_home : 0, 1},
         {&m->extra, x->shared_gate ? m->max_home : 0, embd},
@@ -160,8 +161,9 @@ void forward_moe_free(struct forward *f)
 
     if (!m)
         return;
-    struct dbuf *bufs[] = {m->ints, m->logits, m->weights, m->out,    m->in,   m->done,
-                           m->back, m->tile_x, m->tile_a,  m->tile_y, m->gate, m->extra};
+    struct dbuf *bufs[] = {m->ints,   m->logits, m->weights, m->out,    m->in,
+                           m->done,   m->back,   m->tile_x,  m->tile_a, m->tile_u,
+                           m->tile_y, m->gate,   m->extra};
     for (size_t i = 0; i < sizeof(bufs) / sizeof(bufs[0]); i++)
         dbuf_free(bufs[i]);
     free(m->table);
@@ -185,13 +187,17 @@ static int route(struct forward *f, const struct forward_layer *l, struct view h
                  struct err *e)
 {
     const struct model_moe *x = &f->w.info.moe;
+    static const enum route_score scores[] = {[MOE_SOFTMAX] = ROUTE_SOFTMAX,
+                                              [MOE_SIGMOID] = ROUTE_SIGMOID,
+                                              [MOE_CHOSEN] = ROUTE_CHOSEN};
     struct forward_moe *m = f->moe;
     const struct op_matmul score = {.x = h,
                                     .n_out = 1,
                                     .w = {l->w[ROLE_ROUTER]},
+                                    .bias = {l->w[ROLE_ROUTER_BIAS]},
                                     .y = {view_of(m->logits, h.rows, x->n_expert)}};
     const struct op_route o = {.logits = score.y[0],
-                               .softmax = x->score == MOE_SOFTMAX,
+                               .score = scores[x->score],
                                .normalise = x->normalise,
                                .scale = x->scale,
                                .top_k = x->top_k,
@@ -217,9 +223,12 @@ static int experts(struct forward *f, const struct forward_layer *l, struct view
         .gate = l->experts[0],
         .up = l->experts[1],
         .down = l->experts[2],
+        .bias = {l->experts[3], l->experts[4], l->experts[5]},
+        .limit = f->w.info.moe.limit,
         .tile_x = view_of(m->tile_x, tile, embd),
         .tile_a = view_of(m->tile_a, tile, f->w.d.n_ff_expert),
         .tile_y = view_of(m->tile_y, tile, embd),
+        .tile_u = view_of(m->tile_u, tile, f->w.d.n_ff_expert),
     };
 
     return op_experts(f->s, &o, e);

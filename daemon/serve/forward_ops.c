@@ -72,19 +72,25 @@ int scatter_sum(struct forward *f, struct dbuf *x, const struct shape *s, bool a
     return add && n ? op_add(f->s, &o, e) : 0;
 }
 
-/* x += y * w^T over the group, w cut by columns. */
+/* x += y * w^T + bias over the group, w cut by columns; one member has the bias. */
 static int close_pair(struct forward *f, struct dbuf *x, struct dbuf *y, int rows,
-                      const struct weight *w, const struct shape *sp, struct err *e)
+                      const struct weight *w, const struct weight *bias,
+                      const struct shape *sp, struct err *e)
 {
     int cols = f->w.info.n_embd;
+    const struct op_matmul o = {
+        .x = view_of(y, rows, weight_cols(w)),
+        .n_out = 1,
+        .w = {w},
+        .bias = {bias},
+        .y = {view_of(sp ? f->sum : x, rows, cols)},
+        .add = !sp && f->w.d.tp_at == 0,
+    };
 
-    if (sp) {
-        if (product(f, view_of(f->sum, rows, cols), y, w, false, e) < 0)
-            return -1;
-        return scatter_sum(f, x, sp, true, e);
-    }
-    if (product(f, view_of(x, rows, cols), y, w, f->w.d.tp_at == 0, e) < 0)
+    if (op_matmul(f->s, &o, e) < 0)
         return -1;
+    if (sp)
+        return scatter_sum(f, x, sp, true, e);
     if (f->w.d.tp == 1)
         return 0;
     return comm_all_reduce(f->cfg.part.tp_comm, f->s, (struct comm_at){x, 0},
@@ -122,7 +128,7 @@ static int run_attention(struct forward *f, const struct forward_layer *l, int l
         .rot_dim = i->rope_dim,
         .neox = i->rope_neox,
         .inv_freq = f->w.inv_freq,
-        .attn_scale = 1,
+        .attn_scale = i->rope_scaling == ROPE_YARN ? i->yarn.attn_scale : 1,
         .q_norm = i->qk_norm_full ? NULL : l->w[ROLE_Q_NORM],
         .k_norm = i->qk_norm_full ? NULL : l->w[ROLE_K_NORM],
         .eps = i->norm_eps,
@@ -137,7 +143,8 @@ static int run_attention(struct forward *f, const struct forward_layer *l, int l
         .n_kv_head = d->n_kv_head,
         .head_dim = i->head_dim,
         .scale = 1 / sqrtf((float)i->head_dim),
-        .window = i->sliding_window,
+        .window = model_window(i, d->first_layer + layer),
+        .sinks = l->w[ROLE_SINKS],
         .kv = f->kv,
         .layer = layer,
     };
@@ -162,13 +169,13 @@ static int run_ffn(struct forward *f, const struct forward_layer *l, struct dbuf
         .up = l->w[ROLE_UP],
     };
 
-    if (close_pair(f, x, att, rows, l->w[ROLE_O], sp, e) < 0)
+    if (close_pair(f, x, att, rows, l->w[ROLE_O], l->w[ROLE_O_BIAS], sp, e) < 0)
         return -1;
     if (l->experts[0])
         return forward_moe_run(f, l, x, rows, sp, row_bytes, e);
     if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || op_glu(f->s, &glu, e) < 0)
         return -1;
-    return close_pair(f, x, f->act, rows, l->w[ROLE_DOWN], sp, e);
+    return close_pair(f, x, f->act, rows, l->w[ROLE_DOWN], NULL, sp, e);
 }
 
 /* ---- between stages ---- */

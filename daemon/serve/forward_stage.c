@@ -127,10 +127,9 @@ static int stage_blocks(struct forward *f, const struct shape *s,
                         int32_t *table, struct err *e)
 {
     int n_block = min_int(it->n_block, s->max_blocks);
-    /* -1 stands for a block that the window has left behind */
-    int read_from = f->w.info.sliding_window
-                        ? max_int(first_pos - f->w.info.sliding_window + 1, 0)
-                        : 0;
+    /* -1 stands for a block that the window of all layers has left behind */
+    int window = f->w.info.window_every ? 0 : f->w.info.sliding_window;
+    int read_from = window ? max_int(first_pos - window + 1, 0) : 0;
 
     for (int j = 0; j < n_block; j++) {
         bool needed = (j + 1) * KV_BLOCK_TOK > read_from;

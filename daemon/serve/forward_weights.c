@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "daemon/serve/forward_cut.h"
 #include "kernels/backend.h"
 #include "kernels/comm.h"
 
@@ -30,7 +31,8 @@ enum dim {
     DIM_VOCAB,
     DIM_EXPERTS,
     DIM_FF_EXPERT,
-    DIM_FF_SHARED
+    DIM_FF_SHARED,
+    DIM_HEADS
 };
 
 static const struct role_row {
@@ -52,11 +54,14 @@ static const struct role_row {
     {ROLE_Q_NORM, true, false, DIM_ONE, DIM_QNORM, WEIGHT_VECTOR},
     {ROLE_K_NORM, true, false, DIM_ONE, DIM_KNORM, WEIGHT_VECTOR},
     {ROLE_O, true, true, DIM_EMBD, DIM_Q, WEIGHT_MATMUL},
+    {ROLE_O_BIAS, true, false, DIM_ONE, DIM_EMBD, WEIGHT_VECTOR},
+    {ROLE_SINKS, true, false, DIM_ONE, DIM_HEADS, WEIGHT_VECTOR},
     {ROLE_FFN_NORM, true, true, DIM_ONE, DIM_EMBD, WEIGHT_VECTOR},
     {ROLE_GATE, true, false, DIM_FF, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_UP, true, false, DIM_FF, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_DOWN, true, false, DIM_EMBD, DIM_FF, WEIGHT_MATMUL},
     {ROLE_ROUTER, true, false, DIM_EXPERTS, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_ROUTER_BIAS, true, false, DIM_ONE, DIM_EXPERTS, WEIGHT_VECTOR},
     {ROLE_SH_ROUTER, true, false, DIM_ONE, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_SH_GATE, true, false, DIM_FF_SHARED, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_SH_UP, true, false, DIM_FF_SHARED, DIM_EMBD, WEIGHT_MATMUL},
@@ -64,19 +69,25 @@ static const struct role_row {
     {ROLE_EXP_GATE, true, false, DIM_FF_EXPERT, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_EXP_UP, true, false, DIM_FF_EXPERT, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_EXP_DOWN, true, false, DIM_EMBD, DIM_FF_EXPERT, WEIGHT_MATMUL},
+    {ROLE_EXP_GATE_BIAS, true, false, DIM_ONE, DIM_FF_EXPERT, WEIGHT_VECTOR},
+    {ROLE_EXP_UP_BIAS, true, false, DIM_ONE, DIM_FF_EXPERT, WEIGHT_VECTOR},
+    {ROLE_EXP_DOWN_BIAS, true, false, DIM_ONE, DIM_EMBD, WEIGHT_VECTOR},
 };
 enum { N_ROLES = sizeof(weights_roles) / sizeof(weights_roles[0]) };
 
-#define BIT(r) (1u << ROLE_##r)
+#define BIT(r) (UINT64_C(1) << ROLE_##r)
 #define QKV_BIAS (BIT(Q_BIAS) | BIT(K_BIAS) | BIT(V_BIAS))
 #define QK_NORM (BIT(Q_NORM) | BIT(K_NORM))
 #define FFN (BIT(GATE) | BIT(UP) | BIT(DOWN))
 #define EXPERTS (BIT(ROUTER) | BIT(EXP_GATE) | BIT(EXP_UP) | BIT(EXP_DOWN))
+#define BIASES                                                                           \
+    (BIT(O_BIAS) | BIT(ROUTER_BIAS) | BIT(EXP_GATE_BIAS) | BIT(EXP_UP_BIAS) |            \
+     BIT(EXP_DOWN_BIAS))
 #define SHARED (BIT(SH_GATE) | BIT(SH_UP) | BIT(SH_DOWN))
 
 /* Optional roles that a family must have, and those that it may have. */
 static const struct family_row {
-    unsigned must, may;
+    uint64_t must, may;
 } weights_families[FAMILY_COUNT] = {
     [FAMILY_LLAMA] = {FFN, QKV_BIAS | BIT(OUT_HEAD)},
     [FAMILY_MISTRAL] = {FFN, QKV_BIAS | BIT(OUT_HEAD)},
@@ -86,6 +97,7 @@ static const struct family_row {
     [FAMILY_QWEN2_MOE] = {QKV_BIAS | EXPERTS, SHARED | BIT(SH_ROUTER) | BIT(OUT_HEAD)},
     [FAMILY_QWEN3_MOE] = {QK_NORM | EXPERTS, QKV_BIAS | BIT(OUT_HEAD)},
     [FAMILY_OLMOE] = {QK_NORM | EXPERTS, BIT(OUT_HEAD)},
+    [FAMILY_GPT_OSS] = {QKV_BIAS | EXPERTS | BIASES | BIT(SINKS), BIT(OUT_HEAD)},
 };
 
 static const char *weights_role_name(enum model_role r)
@@ -206,16 +218,14 @@ static int weights_dim(const struct model_info *i, enum dim d)
         return i->n_ff;
     case DIM_VOCAB:
         return i->n_vocab;
+    case DIM_HEADS:
+        return i->n_head;
     default:
         return 1;
     }
 }
 
 /* The rank's run of a dimension. */
-struct run {
-    int from, n;
-};
-
 static struct run weights_run(const struct forward_weights *w, enum dim dim)
 {
     const struct forward_dims *d = &w->d;
@@ -228,6 +238,8 @@ static struct run weights_run(const struct forward_weights *w, enum dim dim)
         return (struct run){d->kv_from * hd, d->kv_dim};
     case DIM_FF:
         return (struct run){d->ff_from, d->n_ff};
+    case DIM_HEADS:
+        return (struct run){d->head_from, d->n_head};
     case DIM_VOCAB:
         return (struct run){d->vocab_from, d->n_vocab};
     case DIM_FF_EXPERT:
@@ -237,35 +249,6 @@ static struct run weights_run(const struct forward_weights *w, enum dim dim)
     default:
         return (struct run){0, weights_dim(&w->info, dim)};
     }
-}
-
-/* The part of a tensor: rows of the file in place, or (malloc'd in *ret_copy) a run of
- * each of its rows. */
-static int weights_cut(const struct model_tensor *t, struct run rows, struct run cols,
-                       struct weight_src *src, void **ret_copy, struct err *e)
-{
-    int64_t row = dtype_row_bytes(t->type, t->cols);
-    int64_t at = dtype_row_bytes(t->type, cols.from),
-            n = dtype_row_bytes(t->type, cols.n);
-    const char *from = (const char *)t->data + (size_t)rows.from * (size_t)row;
-
-    src->rows = rows.n;
-    src->cols = cols.n;
-    src->data = from;
-    if (cols.n == t->cols)
-        return 0;
-    if (at < 0 || n < 0)
-        return err_param(
-            e, ERR_INVALID, "layout",
-            "tensor '%s' has blocks of %d, a cut at %d of %d goes through one", t->name,
-            dtype_block(t->type), cols.from, t->cols);
-    char *copy = try_calloc((size_t)rows.n, (size_t)n);
-    if (!copy)
-        return err_set(e, ERR_NOMEM, "no memory for a part of tensor '%s'", t->name);
-    for (int r = 0; r < rows.n; r++)
-        memcpy(copy + (size_t)r * (size_t)n, from + r * row + at, (size_t)n);
-    src->data = *ret_copy = copy;
-    return 0;
 }
 
 /* ---- loading ---- */
@@ -286,7 +269,15 @@ static bool weights_in_layer(const struct model_info *i, enum model_role role, i
 
     if (role == ROLE_GATE || role == ROLE_UP || role == ROLE_DOWN)
         return !moe;
-    return role < ROLE_ROUTER || role > ROLE_EXP_DOWN || moe;
+    return role < ROLE_ROUTER || moe;
+}
+
+/* The bias of a product that the group sums up is added by one member alone. */
+static bool weights_elsewhere(const struct forward_weights *w, enum model_role role)
+{
+    bool cut = w->d.n_ff_expert < w->info.moe.n_ff;
+
+    return w->d.tp_at > 0 && (role == ROLE_O_BIAS || (role == ROLE_EXP_DOWN_BIAS && cut));
 }
 
 /* Is this tensor one that the family has, and of the right shape? */
@@ -296,8 +287,8 @@ static int weights_check(const struct loading *l, const struct role_row *r, int 
     const struct model_info *i = &l->w->info;
     const struct family_row *fam = &weights_families[i->family];
     bool must = r->required ||
-                ((fam->must & (1u << r->role)) && weights_in_layer(i, r->role, layer));
-    bool may = must || (fam->may & (1u << r->role));
+                ((fam->must >> r->role & 1) && weights_in_layer(i, r->role, layer));
+    bool may = must || (fam->may >> r->role & 1);
 
     if (!t && must)
         return err_set(e, ERR_CORRUPT, "layer %d has no tensor %s", layer,
@@ -324,13 +315,13 @@ static int weights_load_one(struct loading *l, const struct role_row *r, int lay
 
     if (weights_check(l, r, layer, t, e) < 0)
         return -1;
-    if (!t)
+    if (!t || weights_elsewhere(l->w, r->role))
         return 0;
     if (r->role == ROLE_TOK_EMBD && !model_tensor(l->m, ROLE_OUT_HEAD, 0))
         use |= WEIGHT_MATMUL;
     struct weight_src src = {t->name, t->type, t->rows, t->cols, t->data, use};
     void *copy = NULL;
-    int rc = weights_cut(t, weights_run(l->w, r->rows), weights_run(l->w, r->cols), &src,
+    int rc = forward_cut(t, weights_run(l->w, r->rows), weights_run(l->w, r->cols), &src,
                          &copy, e);
     if (rc == 0)
         rc = weight_new(l->b, &src, ret, e);
@@ -398,7 +389,9 @@ static int weights_load_experts(struct loading *l, const struct role_row *r, int
     const struct forward_dims *d = &l->w->d;
     struct weight **w;
 
-    if (!model_moe_layer(&l->w->info, layer))
+    if (!model_moe_layer(&l->w->info, layer) ||
+        !model_expert(l->m, r->role, layer, d->expert_from) ||
+        weights_elsewhere(l->w, r->role))
         return 0;
     w = xcalloc((size_t)d->n_slot + 1, sizeof(struct weight *));
     out->experts[r->role - ROLE_EXP_GATE] = w;
@@ -458,7 +451,7 @@ void forward_weights_done(struct forward_weights *w)
     for (int i = 0; w->layers && i < w->d.n_layer; i++) {
         for (int r = 0; r < ROLE_COUNT; r++)
             weight_free(w->layers[i].w[r]);
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < MODEL_EXPERT_ROLES; k++) {
             struct weight **x = w->layers[i].experts[k];
             for (int s = 0; x && s < w->d.n_slot; s++)
                 weight_free(x[s]);

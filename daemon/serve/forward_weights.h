@@ -13,7 +13,8 @@ struct weight;
 
 struct forward_layer {
     struct weight *w[ROLE_COUNT]; /* NULL where the model has none */
-    struct weight **experts[3];   /* gate, up, down: [d.n_slot]; NULL in a dense layer */
+    /* By role from ROLE_EXP_GATE on: [d.n_slot]; NULL where the layer has none. */
+    struct weight **experts[MODEL_EXPERT_ROLES];
 };
 
 /* Sizes of the rank's part; from..: where it begins in the whole. */

@@ -5,6 +5,7 @@
  * scalings, files in parts) is refused rather than passed over. */
 #include "daemon/serve/modelinfo.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -94,6 +95,16 @@ static int refuse_unserved(struct source *s, struct err *e)
     return 0;
 }
 
+/* Files of gpt-oss have the experts' width alone. */
+static int get_ff(struct source *s, struct model_info *i, struct err *e)
+{
+    bool experts = i->family == FAMILY_GPT_OSS;
+
+    if (experts && get_int(s, "expert_feed_forward_length", false, &i->n_ff, e) < 0)
+        return -1;
+    return get_int(s, "feed_forward_length", !i->n_ff, &i->n_ff, e);
+}
+
 static int get_heads(struct source *s, struct model_info *i, struct err *e)
 {
     int value_len;
@@ -124,6 +135,26 @@ static int get_heads(struct source *s, struct model_info *i, struct err *e)
     return 0;
 }
 
+static int get_yarn(struct source *s, struct model_info *i, struct err *e)
+{
+    struct rope_yarn *y = &i->yarn;
+    float times = 1;
+
+    y->beta_fast = 32;
+    y->beta_slow = 1;
+    y->truncate = i->family != FAMILY_GPT_OSS; /* no key says so */
+    i->rope_orig_ctx = i->n_ctx;
+    i->rope_scaling = ROPE_YARN;
+    if (get_real(s, "rope.scaling.yarn_beta_fast", false, &y->beta_fast, e) < 0 ||
+        get_real(s, "rope.scaling.yarn_beta_slow", false, &y->beta_slow, e) < 0 ||
+        get_real(s, "rope.scaling.attn_factor", false, &times, e) < 0 ||
+        get_int(s, "rope.scaling.original_context_length", false, &i->rope_orig_ctx, e) <
+            0)
+        return -1;
+    y->attn_scale = times * (i->rope_factor > 1 ? 0.1f * logf(i->rope_factor) + 1 : 1);
+    return 0;
+}
+
 static int get_rope(struct source *s, struct model_info *i, struct err *e)
 {
     struct gguf_str kind = {"none", 4};
@@ -141,10 +172,13 @@ static int get_rope(struct source *s, struct model_info *i, struct err *e)
         return -1;
     if (kind.n == 6 && !memcmp(kind.p, "linear", 6)) {
         i->rope_scaling = ROPE_LINEAR;
+    } else if (kind.n == 4 && !memcmp(kind.p, "yarn", 4)) {
+        return get_yarn(s, i, e);
     } else if (kind.n != 4 || memcmp(kind.p, "none", 4) != 0) {
         return blame(
             e, ERR_UNSUPPORTED, s->path,
-            "RoPE scaling '%s' is not supported; supported: none, linear, llama3",
+            "RoPE scaling '%s' is not supported; supported: none, linear, llama3, "
+            "yarn",
             blame_name(&b, kind.p, kind.n));
     } else if (old_scale != 0 && old_scale != 1) {
         i->rope_scaling = ROPE_LINEAR;
@@ -179,6 +213,12 @@ static int get_moe(struct source *s, struct model_info *i, struct err *e)
         get_int(s, "expert_feed_forward_length", false, &m->n_ff, e) < 0 ||
         get_int(s, "expert_shared_feed_forward_length", false, &m->n_ff_shared, e) < 0)
         return -1;
+    if (i->family == FAMILY_GPT_OSS) {
+        m->score = MOE_CHOSEN;
+        m->bias = i->sinks = true;
+        m->limit = 7;
+        i->window_every = 2;
+    }
     m->shared_gate = i->family == FAMILY_QWEN2_MOE && m->n_ff_shared;
     return 0;
 }
@@ -212,8 +252,7 @@ int modelinfo_from_gguf(const struct gguf *g, const char *path, struct model_inf
     if (get_family(&s, &i, e) < 0 || refuse_unserved(&s, e) < 0 ||
         get_int(&s, "block_count", true, &i.n_layer, e) < 0 ||
         get_int(&s, "embedding_length", true, &i.n_embd, e) < 0 ||
-        get_int(&s, "feed_forward_length", true, &i.n_ff, e) < 0 ||
-        get_int(&s, "context_length", true, &i.n_ctx, e) < 0 ||
+        get_ff(&s, &i, e) < 0 || get_int(&s, "context_length", true, &i.n_ctx, e) < 0 ||
         get_int(&s, "attention.sliding_window", false, &i.sliding_window, e) < 0 ||
         get_real(&s, "attention.layer_norm_rms_epsilon", true, &i.norm_eps, e) < 0 ||
         get_heads(&s, &i, e) < 0 || get_rope(&s, &i, e) < 0 || get_moe(&s, &i, e) < 0 ||

@@ -6,6 +6,7 @@
  * is refused rather than passed over. */
 #include "daemon/serve/modelinfo.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -62,18 +63,32 @@ static int get_family(const json_t *o, const char *path, struct model_info *i,
     return modelinfo_refuse_family(path, type, strlen(type), e);
 }
 
-static int refuse_unserved(const json_t *o, struct err *e)
+/* MXFP4 is served where experts are packed as gpt-oss does it. */
+static int refuse_quant(const json_t *quant, const struct model_info *i, struct err *e)
+{
+    const char *method = NULL;
+    struct blame_name b;
+
+    if (js_get_str(quant, "quant_method", &method, NULL, e) < 0)
+        return -1;
+    method = method ? method : "?";
+    if (!strcmp(method, "mxfp4") && i->family == FAMILY_GPT_OSS)
+        return 0;
+    return err_param(e, ERR_UNSUPPORTED, "quantization_config",
+                     "a folder quantised by '%s' is not supported; supported types: F32, "
+                     "F16, BF16, gpt-oss' MXFP4, or a GGUF file",
+                     blame_name(&b, method, strlen(method)));
+}
+
+static int refuse_unserved(const json_t *o, const struct model_info *i, struct err *e)
 {
     const char *act = "silu";
     const json_t *quant = json_object_get(o, "quantization_config");
     double rotary = 1;
     struct blame_name b;
 
-    if (quant && !json_is_null(quant))
-        return err_param(
-            e, ERR_UNSUPPORTED, "quantization_config",
-            "a quantised folder is not supported; supported types: F32, F16, "
-            "BF16, or a GGUF file");
+    if (quant && !json_is_null(quant) && refuse_quant(quant, i, e) < 0)
+        return -1;
     if (js_get_str(o, "hidden_act", &act, NULL, e) < 0 ||
         js_get_num(o, "partial_rotary_factor", 0, 1, &rotary, e) < 0)
         return -1;
@@ -106,6 +121,40 @@ static int get_heads(const json_t *o, struct model_info *i, struct err *e)
     return 0;
 }
 
+static float yarn_mscale(float factor, float m)
+{
+    return factor > 1 ? 0.1f * m * logf(factor) + 1 : 1;
+}
+
+static int get_yarn(const json_t *o, const char *where, struct model_info *i,
+                    struct err *e)
+{
+    struct rope_yarn *y = &i->yarn;
+    float m = 0, m_all = 0;
+
+    y->beta_fast = 32;
+    y->beta_slow = 1;
+    y->truncate = true;
+    i->rope_orig_ctx = i->n_ctx;
+    if (get_real(o, "beta_fast", &y->beta_fast, e) < 0 ||
+        get_real(o, "beta_slow", &y->beta_slow, e) < 0 ||
+        get_real(o, "mscale", &m, e) < 0 ||
+        get_real(o, "mscale_all_dim", &m_all, e) < 0 ||
+        js_get_bool(o, "truncate", &y->truncate, e) < 0 ||
+        get_int(o, "original_max_position_embeddings", false, &i->rope_orig_ctx, e) < 0)
+        return -1;
+    y->attn_scale = m > 0 && m_all > 0 ? yarn_mscale(i->rope_factor, m) /
+                                             yarn_mscale(i->rope_factor, m_all)
+                                       : yarn_mscale(i->rope_factor, 1);
+    if (get_real(o, "attention_factor", &y->attn_scale, e) < 0)
+        return -1;
+    if (!i->rope_orig_ctx)
+        return err_param(e, ERR_CORRUPT, where,
+                         "original_max_position_embeddings is 0; right is 1 or more");
+    i->rope_scaling = ROPE_YARN;
+    return 0;
+}
+
 static int get_scaling(const json_t *o, const char *where, struct model_info *i,
                        struct err *e)
 {
@@ -124,10 +173,12 @@ static int get_scaling(const json_t *o, const char *where, struct model_info *i,
         i->rope_scaling = ROPE_LINEAR;
         return 0;
     }
+    if (!strcmp(kind, "yarn"))
+        return get_yarn(o, where, i, e);
     if (strcmp(kind, "llama3") != 0)
         return err_param(e, ERR_UNSUPPORTED, where,
                          "%s of type '%s' is not supported; supported: default, linear, "
-                         "llama3",
+                         "llama3, yarn",
                          where, blame_name(&b, kind, strlen(kind)));
     i->rope_scaling = ROPE_LLAMA3;
     i->rope_low_freq = 1;
@@ -164,6 +215,24 @@ static int get_rope(const json_t *o, struct model_info *i, struct err *e)
     return 0;
 }
 
+/* The window of every second layer, from the first on (gpt-oss). */
+static int get_layer_types(const json_t *o, struct model_info *i, struct err *e)
+{
+    const json_t *types = json_object_get(o, "layer_types");
+
+    i->window_every = 2;
+    for (size_t l = 0; l < json_array_size(types); l++) {
+        const char *t = json_string_value(json_array_get(types, l));
+
+        if (!t || strcmp(t, l % 2 ? "full_attention" : "sliding_attention") != 0)
+            return err_param(e, ERR_UNSUPPORTED, "layer_types",
+                             "layer %zu is no %s one; supported: sliding_attention and "
+                             "full_attention in turn",
+                             l, l % 2 ? "full_attention" : "sliding_attention");
+    }
+    return get_int(o, "sliding_window", false, &i->sliding_window, e);
+}
+
 /* The window of Mistral and Mixtral holds for every layer. Qwen's only where it is
  * switched on, from max_window_layers upwards: that mixture is not served. Llama has
  * none. */
@@ -174,6 +243,8 @@ static int get_window(const json_t *o, struct model_info *i, struct err *e)
 
     if (i->family == FAMILY_LLAMA || i->family == FAMILY_OLMOE)
         return 0;
+    if (i->family == FAMILY_GPT_OSS)
+        return get_layer_types(o, i, e);
     if (js_get_bool(o, "use_sliding_window", &on, e) < 0 ||
         get_int(o, "max_window_layers", false, &first, e) < 0)
         return -1;
@@ -202,6 +273,7 @@ static const struct moe_row {
     {FAMILY_QWEN2_MOE, "num_experts", "moe_intermediate_size", false, true},
     {FAMILY_QWEN3_MOE, "num_experts", "moe_intermediate_size", false, false},
     {FAMILY_OLMOE, "num_experts", "intermediate_size", false, false},
+    {FAMILY_GPT_OSS, "num_local_experts", "intermediate_size", false, false},
 };
 
 static int refuse_moe(const json_t *o, const struct model_info *i, struct err *e)
@@ -219,6 +291,14 @@ static int refuse_moe(const json_t *o, const struct model_info *i, struct err *e
                          "num_experts_per_tok is %d; right is 1 to %d", i->moe.top_k,
                          i->moe.n_expert);
     return 0;
+}
+
+static int get_gpt_oss(const json_t *o, struct model_info *i, struct err *e)
+{
+    i->moe.score = MOE_CHOSEN;
+    i->moe.bias = i->sinks = true;
+    i->moe.limit = 7;
+    return get_real(o, "swiglu_limit", &i->moe.limit, e);
 }
 
 static int get_moe(const json_t *o, struct model_info *i, struct err *e)
@@ -242,12 +322,14 @@ static int get_moe(const json_t *o, struct model_info *i, struct err *e)
         return -1;
     m->shared_gate = row->shared_gate && m->n_ff_shared;
     i->qk_norm_full = i->family == FAMILY_OLMOE;
+    if (i->family == FAMILY_GPT_OSS && get_gpt_oss(o, i, e) < 0)
+        return -1;
     return refuse_moe(o, i, e);
 }
 
 static int get_all(const json_t *o, struct model_info *i, struct err *e)
 {
-    if (refuse_unserved(o, e) < 0 ||
+    if (refuse_unserved(o, i, e) < 0 ||
         get_int(o, "num_hidden_layers", true, &i->n_layer, e) < 0 ||
         get_int(o, "hidden_size", true, &i->n_embd, e) < 0 ||
         get_int(o, "intermediate_size", true, &i->n_ff, e) < 0 ||

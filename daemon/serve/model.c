@@ -17,102 +17,10 @@
 #include "base/mem.h"
 #include "daemon/serve/blame.h"
 #include "daemon/serve/map.h"
+#include "daemon/serve/model_packed.h"
+#include "daemon/serve/model_roles.h"
 #include "daemon/serve/modelfiles.h"
 #include "daemon/serve/modelinfo.h"
-
-enum dim {
-    D_ONE,
-    D_EMBD,
-    D_Q,
-    D_KV,
-    D_QNORM,
-    D_KNORM,
-    D_FF,
-    D_VOCAB,
-    D_ROPE,
-    D_EXPERTS,
-    D_FF_EXPERT,
-    D_FF_SHARED
-};
-enum need {
-    N_ALWAYS,
-    N_HEAD,
-    N_FREQS,
-    N_BIAS,
-    N_NORM,
-    N_FFN,
-    N_MOE,
-    N_SHARED,
-    N_SH_GATE
-};
-
-static const struct {
-    const char *gguf, *hf;
-    bool per_layer;
-} names[ROLE_COUNT] = {
-#define X(id, gguf, hf, per_layer) {gguf, hf, per_layer},
-    MODEL_ROLE_MAP(X)
-#undef X
-};
-
-static const struct {
-    enum dim rows, cols;
-    enum need need;
-} shapes[ROLE_COUNT] = {
-    [ROLE_TOK_EMBD] = {D_VOCAB, D_EMBD, N_ALWAYS},
-    [ROLE_OUT_NORM] = {D_ONE, D_EMBD, N_ALWAYS},
-    [ROLE_OUT_HEAD] = {D_VOCAB, D_EMBD, N_HEAD},
-    [ROLE_ROPE_FREQS] = {D_ONE, D_ROPE, N_FREQS},
-    [ROLE_ATTN_NORM] = {D_ONE, D_EMBD, N_ALWAYS},
-    [ROLE_Q] = {D_Q, D_EMBD, N_ALWAYS},
-    [ROLE_K] = {D_KV, D_EMBD, N_ALWAYS},
-    [ROLE_V] = {D_KV, D_EMBD, N_ALWAYS},
-    [ROLE_Q_BIAS] = {D_ONE, D_Q, N_BIAS},
-    [ROLE_K_BIAS] = {D_ONE, D_KV, N_BIAS},
-    [ROLE_V_BIAS] = {D_ONE, D_KV, N_BIAS},
-    [ROLE_Q_NORM] = {D_ONE, D_QNORM, N_NORM},
-    [ROLE_K_NORM] = {D_ONE, D_KNORM, N_NORM},
-    [ROLE_O] = {D_EMBD, D_Q, N_ALWAYS},
-    [ROLE_FFN_NORM] = {D_ONE, D_EMBD, N_ALWAYS},
-    [ROLE_GATE] = {D_FF, D_EMBD, N_FFN},
-    [ROLE_UP] = {D_FF, D_EMBD, N_FFN},
-    [ROLE_DOWN] = {D_EMBD, D_FF, N_FFN},
-    [ROLE_ROUTER] = {D_EXPERTS, D_EMBD, N_MOE},
-    [ROLE_SH_ROUTER] = {D_ONE, D_EMBD, N_SH_GATE},
-    [ROLE_SH_GATE] = {D_FF_SHARED, D_EMBD, N_SHARED},
-    [ROLE_SH_UP] = {D_FF_SHARED, D_EMBD, N_SHARED},
-    [ROLE_SH_DOWN] = {D_EMBD, D_FF_SHARED, N_SHARED},
-    [ROLE_EXP_GATE] = {D_FF_EXPERT, D_EMBD, N_MOE},
-    [ROLE_EXP_UP] = {D_FF_EXPERT, D_EMBD, N_MOE},
-    [ROLE_EXP_DOWN] = {D_EMBD, D_FF_EXPERT, N_MOE},
-};
-
-/* Families that call a role otherwise in a folder. */
-static const struct {
-    enum model_family family;
-    enum model_role role;
-    const char *hf;
-} other_names[] = {
-    {FAMILY_MIXTRAL, ROLE_ROUTER, "block_sparse_moe.gate.weight"},
-    {FAMILY_MIXTRAL, ROLE_EXP_GATE, "block_sparse_moe.experts.%d.w1.weight"},
-    {FAMILY_MIXTRAL, ROLE_EXP_UP, "block_sparse_moe.experts.%d.w3.weight"},
-    {FAMILY_MIXTRAL, ROLE_EXP_DOWN, "block_sparse_moe.experts.%d.w2.weight"},
-};
-
-/* What a family always has; others have it when the file does. */
-static const struct {
-    const char *name;
-    bool qkv_bias, qk_norm;
-} families[FAMILY_COUNT] = {
-    [FAMILY_LLAMA] = {"llama", false, false},
-    [FAMILY_MISTRAL] = {"mistral", false, false},
-    [FAMILY_QWEN2] = {"qwen2", true, false},
-    [FAMILY_QWEN3] = {"qwen3", false, true},
-    [FAMILY_MIXTRAL] = {"mixtral", false, false},
-    [FAMILY_QWEN2_MOE] = {"qwen2_moe", true, false},
-    [FAMILY_QWEN3_MOE] = {"qwen3_moe", false, true},
-    [FAMILY_OLMOE] = {"olmoe", false, true},
-};
 
 struct model {
     struct model_info info;
@@ -120,111 +28,31 @@ struct model {
     struct arena *arena;          /* owns the names of tensors */
     const char *prefix;           /* of a folder's tensor names */
     struct model_tensor *tensors; /* [n_layer + 1][ROLE_COUNT]; row 0: not per layer */
-    struct model_tensor *experts; /* [n_layer][gate, up, down][n_expert] */
+    struct model_tensor *experts; /* [n_layer][MODEL_EXPERT_ROLES][n_expert] */
     void **copies;
     size_t n_copies;
 };
 
-struct tensor_name {
-    char s[96];
-};
-
-static const char *hf_name(const struct model *m, enum model_role role)
+static struct role_file role_file(const struct model *m)
 {
-    for (size_t i = 0; i < sizeof(other_names) / sizeof(other_names[0]); i++)
-        if (other_names[i].family == m->info.family && other_names[i].role == role)
-            return other_names[i].hf;
-    return names[role].hf;
+    return (struct role_file){modelfiles_gguf(m->files) != NULL, m->prefix};
 }
 
 /* expert: its number where a folder has a tensor for each. */
 static const char *role_name(const struct model *m, enum model_role role, int layer,
-                             int expert, struct tensor_name *n)
+                             int expert, struct role_name *n)
 {
-    bool gguf = modelfiles_gguf(m->files) != NULL;
-    const char *s = gguf ? names[role].gguf : hf_name(m, role);
-    const char *number = gguf ? NULL : strstr(s, "%d");
-    char part[72];
+    struct role_file f = role_file(m);
 
-    if (number) {
-        snprintf(part, sizeof(part), "%.*s%d%s", (int)(number - s), s, expert,
-                 number + 2);
-        s = part;
-    }
-    if (names[role].per_layer && gguf)
-        snprintf(n->s, sizeof(n->s), "blk.%d.%s", layer, s);
-    else if (names[role].per_layer)
-        snprintf(n->s, sizeof(n->s), "%slayers.%d.%s", m->prefix, layer, s);
-    else if (!gguf && !strncmp(s, "model.", 6))
-        snprintf(n->s, sizeof(n->s), "%s%s", m->prefix, s + 6);
-    else
-        snprintf(n->s, sizeof(n->s), "%s", s);
-    return n->s;
+    return model_role_name(&m->info, &f, role, layer, expert, n);
 }
 
 static bool has_role(const struct model *m, enum model_role role, int layer)
 {
     struct file_tensor t;
-    struct tensor_name n;
+    struct role_name n;
 
     return modelfiles_find(m->files, role_name(m, role, layer, 0, &n), &t);
-}
-
-static int dim_of(const struct model_info *i, enum dim d)
-{
-    switch (d) {
-    case D_EMBD:
-        return i->n_embd;
-    case D_Q:
-        return i->n_head * i->head_dim;
-    case D_KV:
-        return i->n_kv_head * i->head_dim;
-    case D_QNORM:
-        return i->qk_norm_full ? i->n_head * i->head_dim : i->head_dim;
-    case D_KNORM:
-        return i->qk_norm_full ? i->n_kv_head * i->head_dim : i->head_dim;
-    case D_EXPERTS:
-        return i->moe.n_expert;
-    case D_FF_EXPERT:
-        return i->moe.n_ff;
-    case D_FF_SHARED:
-        return i->moe.n_ff_shared;
-    case D_FF:
-        return i->n_ff;
-    case D_VOCAB:
-        return i->n_vocab;
-    case D_ROPE:
-        return i->rope_dim / 2;
-    default:
-        return 1;
-    }
-}
-
-static bool needed(const struct model *m, enum model_role role, int layer)
-{
-    const struct model_info *i = &m->info;
-    bool moe = model_moe_layer(i, layer);
-
-    switch (shapes[role].need) {
-    case N_HEAD:
-        return !i->tied_head;
-    case N_FREQS:
-        return i->rope_scaling == ROPE_LLAMA3 && !i->rope_orig_ctx;
-    case N_BIAS:
-        return i->qkv_bias;
-    case N_NORM:
-        return i->qk_norm;
-    case N_FFN:
-        return !moe;
-    case N_MOE:
-        return moe;
-    case N_SHARED:
-        return moe && i->moe.n_ff_shared;
-    case N_SH_GATE:
-        return moe && i->moe.shared_gate;
-    default:
-        return true;
-    }
 }
 
 /* ---- one tensor ---- */
@@ -232,9 +60,9 @@ static bool needed(const struct model *m, enum model_role role, int layer)
 static int check_tensor(const struct model *m, enum model_role role,
                         const struct file_tensor *t, uint64_t planes, struct err *e)
 {
-    uint64_t rows = (uint64_t)dim_of(&m->info, shapes[role].rows);
-    uint64_t cols = (uint64_t)dim_of(&m->info, shapes[role].cols);
-    bool vector = shapes[role].rows == D_ONE;
+    uint64_t rows = (uint64_t)model_role_rows(&m->info, role);
+    uint64_t cols = (uint64_t)model_role_cols(&m->info, role);
+    bool vector = model_role_is_vector(role);
     struct blame_name b;
 
     blame_name(&b, t->name, t->name_len);
@@ -299,9 +127,8 @@ static int find_tensor(const struct model *m, enum model_role role, const char *
     return blame(e, ERR_CORRUPT, modelfiles_path(m->files),
                  "tensor '%s' is missing: a %s model with %d layers needs it, with "
                  "%d x %d values (rows x columns)",
-                 name, families[m->info.family].name, m->info.n_layer,
-                 dim_of(&m->info, shapes[role].rows),
-                 dim_of(&m->info, shapes[role].cols));
+                 name, model_family_name(m->info.family), m->info.n_layer,
+                 model_role_rows(&m->info, role), model_role_cols(&m->info, role));
 }
 
 static struct model_tensor tensor_of(struct model *m, const char *name,
@@ -318,28 +145,76 @@ static struct model_tensor tensor_of(struct model *m, const char *name,
     };
 }
 
-/* The tensors of all experts of a layer: planes of one, or one each. */
+static size_t expert_row(int layer, enum model_role role)
+{
+    return (size_t)layer * MODEL_EXPERT_ROLES + (size_t)(role - ROLE_EXP_GATE);
+}
+
+/* Experts of a layer that one tensor holds: planes, or (biases) rows of it. */
+static int load_merged(struct model *m, enum model_role role, int layer,
+                       struct model_tensor *out, struct err *e)
+{
+    uint64_t n = (uint64_t)m->info.moe.n_expert;
+    struct role_name name;
+    struct file_tensor t;
+
+    role_name(m, role, layer, 0, &name);
+    if (find_tensor(m, role, name.s, &t, e) < 0)
+        return -1;
+    if (model_role_is_vector(role) && t.planes == 1 && t.rows == n) {
+        t.planes = n;
+        t.rows = 1;
+    }
+    if (check_tensor(m, role, &t, n, e) < 0)
+        return -1;
+    m->info.n_tensors++;
+    m->info.n_params += t.rows * t.cols * n;
+    for (uint64_t x = 0; x < n; x++) {
+        out[x] = tensor_of(m, name.s, &t);
+        out[x].data = (const char *)t.data + x * out[x].bytes;
+        if (aligned_copy(m, &out[x], e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* gpt-oss: gate and up of all experts in one. */
+static int load_packed(struct model *m, enum model_role role, int layer,
+                       struct model_tensor *out, struct err *e)
+{
+    struct packed p;
+
+    if (model_packed_find(m->files, m->prefix, &m->info, role, layer, &p, e) < 0)
+        return -1;
+    m->info.n_tensors += p.n_tensors;
+    m->info.n_params += p.n_params;
+    for (int x = 0; x < m->info.moe.n_expert; x++) {
+        model_packed_get(&p, x, &out[x]);
+        out[x].name = arena_strndup(m->arena, p.name, strlen(p.name));
+    }
+    return 0;
+}
+
+/* The tensors of all experts of a layer: parts of one, or one each. */
 static int load_experts(struct model *m, enum model_role role, int layer, struct err *e)
 {
     int n = m->info.moe.n_expert;
-    bool merged = modelfiles_gguf(m->files) != NULL;
-    struct model_tensor *out =
-        m->experts + ((size_t)layer * 3 + (size_t)(role - ROLE_EXP_GATE)) * (size_t)n;
-    struct tensor_name name;
+    struct model_tensor *out = m->experts + expert_row(layer, role) * (size_t)n;
+    struct role_name name;
     struct file_tensor t;
 
+    if (modelfiles_gguf(m->files))
+        return load_merged(m, role, layer, out, e);
+    if (m->info.family == FAMILY_GPT_OSS)
+        return load_packed(m, role, layer, out, e);
     for (int x = 0; x < n; x++) {
-        if (!merged || x == 0) {
-            role_name(m, role, layer, x, &name);
-            if (find_tensor(m, role, name.s, &t, e) < 0 ||
-                check_tensor(m, role, &t, merged ? (uint64_t)n : 1, e) < 0)
-                return -1;
-            m->info.n_tensors++;
-            m->info.n_params += t.rows * t.cols * t.planes;
-        }
+        role_name(m, role, layer, x, &name);
+        if (find_tensor(m, role, name.s, &t, e) < 0 ||
+            check_tensor(m, role, &t, 1, e) < 0)
+            return -1;
+        m->info.n_tensors++;
+        m->info.n_params += t.rows * t.cols;
         out[x] = tensor_of(m, name.s, &t);
-        if (merged)
-            out[x].data = (const char *)t.data + (size_t)x * out[x].bytes;
         if (aligned_copy(m, &out[x], e) < 0)
             return -1;
     }
@@ -349,8 +224,9 @@ static int load_experts(struct model *m, enum model_role role, int layer, struct
 static int load_role(struct model *m, enum model_role role, int layer, struct err *e)
 {
     struct model_tensor *out =
-        &m->tensors[(size_t)(names[role].per_layer ? layer + 1 : 0) * ROLE_COUNT + role];
-    struct tensor_name n;
+        &m->tensors[(size_t)(model_role_per_layer(role) ? layer + 1 : 0) * ROLE_COUNT +
+                    role];
+    struct role_name n;
     struct file_tensor t;
 
     if (model_role_is_expert(role))
@@ -370,15 +246,17 @@ static int load_tensors(struct model *m, struct err *e)
     size_t layers = (size_t)m->info.n_layer, experts = (size_t)m->info.moe.n_expert;
 
     m->tensors = try_calloc((layers + 1) * ROLE_COUNT, sizeof(*m->tensors));
-    m->experts = try_calloc(layers * 3 * experts + 1, sizeof(*m->experts));
+    m->experts =
+        try_calloc(layers * MODEL_EXPERT_ROLES * experts + 1, sizeof(*m->experts));
     if (!m->tensors || !m->experts)
         return blame(e, ERR_NOMEM, modelfiles_path(m->files),
                      "no memory for the tensor table of %d layers", m->info.n_layer);
     for (int role = 0; role < ROLE_COUNT; role++) {
-        int n = names[role].per_layer ? m->info.n_layer : 1;
+        int n = model_role_per_layer(role) ? m->info.n_layer : 1;
 
         for (int layer = 0; layer < n; layer++)
-            if (needed(m, role, layer) && load_role(m, role, layer, e) < 0)
+            if (model_role_needed(&m->info, role, layer) &&
+                load_role(m, role, layer, e) < 0)
                 return -1;
     }
     return 0;
@@ -422,7 +300,7 @@ static int check_left_over(struct model *m, const struct file_tensor *t, struct 
 {
     bool gguf = modelfiles_gguf(m->files) != NULL;
     char name[256];
-    const char *part;
+    const char *part, *has;
     int layer;
 
     if (t->name_len >= sizeof(name))
@@ -433,14 +311,14 @@ static int check_left_over(struct model *m, const struct file_tensor *t, struct 
     if (!part || !(ends_with(part, ".bias") || ends_with(part, "norm.weight")))
         return 0;
     for (int role = 0; role < ROLE_COUNT; role++)
-        if (names[role].per_layer && needed(m, role, layer) &&
-            !strcmp(gguf ? names[role].gguf : hf_name(m, role), part))
+        if ((has = model_role_part(&m->info, gguf, role)) &&
+            model_role_needed(&m->info, role, layer) && !strcmp(has, part))
             return 0;
     return blame(e, ERR_UNSUPPORTED, t->file,
                  "tensor '%s' is no part of a %s model as it is served: without it the "
                  "answers would be wrong",
                  blame_name(&(struct blame_name){{0}}, name, t->name_len),
-                 families[m->info.family].name);
+                 model_family_name(m->info.family));
 }
 
 static int check_rest(struct model *m, struct err *e)
@@ -467,7 +345,7 @@ static void set_main_type(struct model *m)
     for (size_t i = 0; i < n; i++)
         if (m->tensors[i].data && m->tensors[i].rows > 1)
             bytes[m->tensors[i].type] += m->tensors[i].bytes;
-    n = (size_t)m->info.n_layer * 3 * (size_t)m->info.moe.n_expert;
+    n = (size_t)m->info.n_layer * MODEL_EXPERT_ROLES * (size_t)m->info.moe.n_expert;
     for (size_t i = 0; i < n; i++)
         if (m->experts[i].data)
             bytes[m->experts[i].type] += m->experts[i].bytes;
@@ -521,8 +399,9 @@ static int read_info(struct model *m, struct err *e)
     }
     if (g)
         i->tied_head = !has_role(m, ROLE_OUT_HEAD, 0);
-    i->qkv_bias = families[i->family].qkv_bias || has_role(m, ROLE_Q_BIAS, 0);
-    i->qk_norm = families[i->family].qk_norm || has_role(m, ROLE_Q_NORM, 0);
+    i->qkv_bias = model_family_has_bias(i->family) || has_role(m, ROLE_Q_BIAS, 0);
+    i->o_bias = i->family == FAMILY_GPT_OSS;
+    i->qk_norm = model_family_has_qk_norm(i->family) || has_role(m, ROLE_Q_NORM, 0);
     return 0;
 }
 
@@ -577,7 +456,7 @@ const struct model_info *model_info(const struct model *m) { return &m->info; }
 const struct model_tensor *model_tensor(const struct model *m, enum model_role role,
                                         int layer)
 {
-    size_t row = names[role].per_layer ? (size_t)layer + 1 : 0;
+    size_t row = model_role_per_layer(role) ? (size_t)layer + 1 : 0;
     const struct model_tensor *t;
 
     if (row > (size_t)m->info.n_layer)
@@ -595,8 +474,7 @@ const struct model_tensor *model_expert(const struct model *m, enum model_role r
     if (layer >= m->info.n_layer || expert >= m->info.moe.n_expert ||
         !model_moe_layer(&m->info, layer))
         return NULL;
-    t = &m->experts[((size_t)layer * 3 + (size_t)(role - ROLE_EXP_GATE)) * n +
-                    (size_t)expert];
+    t = &m->experts[expert_row(layer, role) * n + (size_t)expert];
     return t->data ? t : NULL;
 }
 
@@ -621,6 +499,30 @@ static double llama3_freq(const struct model_info *i, double inv)
     return (1 - smooth) * inv / factor + smooth * inv;
 }
 
+/* The number of the pair that turns n times in the original context. */
+static double yarn_pair(const struct model_info *i, double n)
+{
+    return i->rope_dim * log(i->rope_orig_ctx / (n * 2 * M_PI)) /
+           (2 * log((double)i->rope_theta));
+}
+
+static double yarn_freq(const struct model_info *i, int j, double inv)
+{
+    double low = yarn_pair(i, (double)i->yarn.beta_fast);
+    double high = yarn_pair(i, (double)i->yarn.beta_slow), kept;
+
+    if (i->yarn.truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, i->rope_dim - 1);
+    if (low == high)
+        high += 0.001;
+    kept = 1 - fmin(fmax((j - low) / (high - low), 0), 1);
+    return inv * kept + inv / (double)i->rope_factor * (1 - kept);
+}
+
 void model_inv_freq(const struct model *m, float *out)
 {
     const struct model_tensor *freqs = model_tensor(m, ROLE_ROPE_FREQS, 0);
@@ -638,6 +540,8 @@ void model_inv_freq(const struct model *m, float *out)
             inv /= (double)i->rope_factor;
         else if (i->rope_scaling == ROPE_LLAMA3)
             inv = llama3_freq(i, inv);
+        else if (i->rope_scaling == ROPE_YARN)
+            inv = yarn_freq(i, j, inv);
         out[j] = (float)inv;
     }
 }

@@ -29,7 +29,8 @@ struct model;
     X(MIXTRAL, "mixtral", "llama")                                                       \
     X(QWEN2_MOE, "qwen2_moe", "qwen2moe")                                                \
     X(QWEN3_MOE, "qwen3_moe", "qwen3moe")                                                \
-    X(OLMOE, "olmoe", "olmoe")
+    X(OLMOE, "olmoe", "olmoe")                                                           \
+    X(GPT_OSS, "gpt_oss", "gpt-oss")
 
 enum model_family {
 #define X(id, hf, gguf) FAMILY_##id,
@@ -38,12 +39,13 @@ enum model_family {
         FAMILY_COUNT
 };
 
-enum rope_scaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3 };
+enum rope_scaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
 /* How a router turns its logits into k experts and their weights. */
 enum moe_score {
     MOE_SOFTMAX, /* softmax over all, then the k largest */
-    MOE_SIGMOID  /* sigmoid of each, chosen with a correction bias */
+    MOE_SIGMOID, /* sigmoid of each, chosen with a correction bias */
+    MOE_CHOSEN   /* the k largest, then softmax over these */
 };
 struct model_moe {
     int n_expert, top_k; /* n_expert 0 = a dense model */
@@ -54,6 +56,16 @@ struct model_moe {
     enum moe_score score;
     bool normalise; /* the k weights sum to 1, then scale */
     float scale;
+    float limit; /* of the gated unit, 0 = plain SiLU (op_experts) */
+    bool bias;   /* router and experts have biases */
+};
+
+/* YaRN: pairs that turn more than beta_fast times in orig_ctx positions are kept, those
+ * that turn less than beta_slow times are stretched by rope_factor, those between are a
+ * mixture along their number. cos and sin are multiplied by attn_scale. */
+struct rope_yarn {
+    float beta_fast, beta_slow, attn_scale;
+    bool truncate; /* the border pairs are whole numbers */
 };
 
 struct model_info {
@@ -64,12 +76,15 @@ struct model_info {
     bool rope_neox; /* pair (j, j + d/2); GGUF llama files hold permuted q, k: false */
     int rope_dim;
     enum rope_scaling rope_scaling;
-    float rope_factor, rope_low_freq, rope_high_freq; /* of ROPE_LINEAR, ROPE_LLAMA3 */
+    float rope_factor, rope_low_freq, rope_high_freq; /* of ROPE_LINEAR, _LLAMA3, _YARN */
     int rope_orig_ctx; /* 0: ROPE_LLAMA3's factors are a tensor, ROLE_ROPE_FREQS */
+    struct rope_yarn yarn;
     bool qk_norm, qkv_bias, tied_head;
-    bool qk_norm_full; /* the norm is over all heads together (OLMoE) */
+    bool o_bias, sinks; /* a bias of Wo; one logit a head in the softmax's sum */
+    bool qk_norm_full;  /* the norm is over all heads together (OLMoE) */
     struct model_moe moe;
     int sliding_window;       /* 0 = none */
+    int window_every;         /* 0 = in all layers; 2 = in layers 0, 2, 4, .. */
     int n_tensors, n_ignored; /* of the files: used, and passed over as unknown */
     uint64_t n_params;
     size_t file_bytes;
@@ -94,18 +109,24 @@ struct model_info {
     X(Q_NORM, "attn_q_norm.weight", "self_attn.q_norm.weight", 1)                        \
     X(K_NORM, "attn_k_norm.weight", "self_attn.k_norm.weight", 1)                        \
     X(O, "attn_output.weight", "self_attn.o_proj.weight", 1)                             \
+    X(O_BIAS, "attn_output.bias", "self_attn.o_proj.bias", 1)                            \
+    X(SINKS, "attn_sinks.weight", "self_attn.sinks", 1)                                  \
     X(FFN_NORM, "ffn_norm.weight", "post_attention_layernorm.weight", 1)                 \
     X(GATE, "ffn_gate.weight", "mlp.gate_proj.weight", 1)                                \
     X(UP, "ffn_up.weight", "mlp.up_proj.weight", 1)                                      \
     X(DOWN, "ffn_down.weight", "mlp.down_proj.weight", 1)                                \
     X(ROUTER, "ffn_gate_inp.weight", "mlp.gate.weight", 1)                               \
+    X(ROUTER_BIAS, "ffn_gate_inp.bias", "mlp.gate.bias", 1)                              \
     X(SH_ROUTER, "ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", 1)        \
     X(SH_GATE, "ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", 1)         \
     X(SH_UP, "ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", 1)               \
     X(SH_DOWN, "ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", 1)         \
     X(EXP_GATE, "ffn_gate_exps.weight", "mlp.experts.%d.gate_proj.weight", 1)            \
     X(EXP_UP, "ffn_up_exps.weight", "mlp.experts.%d.up_proj.weight", 1)                  \
-    X(EXP_DOWN, "ffn_down_exps.weight", "mlp.experts.%d.down_proj.weight", 1)
+    X(EXP_DOWN, "ffn_down_exps.weight", "mlp.experts.%d.down_proj.weight", 1)            \
+    X(EXP_GATE_BIAS, "ffn_gate_exps.bias", "mlp.experts.%d.gate_proj.bias", 1)           \
+    X(EXP_UP_BIAS, "ffn_up_exps.bias", "mlp.experts.%d.up_proj.bias", 1)                 \
+    X(EXP_DOWN_BIAS, "ffn_down_exps.bias", "mlp.experts.%d.down_proj.bias", 1)
 
 enum model_role {
 #define X(id, gguf, hf, per_layer) ROLE_##id,
@@ -114,13 +135,23 @@ enum model_role {
         ROLE_COUNT
 };
 
+/* How the bytes of a tensor stand in its file. */
+enum tensor_form {
+    TENSOR_PLAIN,   /* rows one after the other */
+    TENSOR_STRIDED, /* of a float type: elements row_step and col_step apart */
+    TENSOR_MX       /* MXFP4 in two: 16 bytes of codes a block (the low half is the even
+                       element), rows row_step blocks apart; and a scale each */
+};
 struct model_tensor {
     const char *name; /* as in the file */
     const char *file;
     enum dtype type;
     int rows, cols; /* a vector is rows = 1 */
     const void *data;
-    size_t bytes;
+    size_t bytes; /* of data (strided: of what the tensor stands in) */
+    enum tensor_form form;
+    size_t row_step, col_step;
+    const uint8_t *scales;
 };
 
 /* path: a .gguf file or a folder. */
@@ -133,17 +164,24 @@ const struct model_info *model_info(const struct model *m);
 /* NULL when the model has no such tensor (a bias, a tied head). */
 const struct model_tensor *model_tensor(const struct model *m, enum model_role role,
                                         int layer);
-/* The part of one expert: ROLE_EXP_*; NULL in a dense layer. */
+/* The part of one expert: ROLE_EXP_*; NULL in a dense layer, and where there is no bias.
+ */
 const struct model_tensor *model_expert(const struct model *m, enum model_role role,
                                         int layer, int expert);
 static inline bool model_role_is_expert(enum model_role r)
 {
-    return r == ROLE_EXP_GATE || r == ROLE_EXP_UP || r == ROLE_EXP_DOWN;
+    return r >= ROLE_EXP_GATE && r <= ROLE_EXP_DOWN_BIAS;
 }
+enum { MODEL_EXPERT_ROLES = ROLE_EXP_DOWN_BIAS - ROLE_EXP_GATE + 1 };
 /* Has this layer experts? */
 static inline bool model_moe_layer(const struct model_info *i, int layer)
 {
     return i->moe.n_expert > 0 && layer >= i->moe.n_dense;
+}
+/* Positions that this layer looks back, 0 = all. */
+static inline int model_window(const struct model_info *i, int layer)
+{
+    return i->window_every && layer % i->window_every ? 0 : i->sliding_window;
 }
 /* The pages of a tensor are not needed any more (it was repacked). */
 void model_drop_pages(const struct model *m, const struct model_tensor *t);

@@ -50,7 +50,6 @@ struct modelfiles {
     X("IQ1_M", 29)                                                                       \
     X("TQ1_0", 34)                                                                       \
     X("TQ2_0", 35)                                                                       \
-    X("MXFP4", 39)                                                                       \
     X("NVFP4", 40)
 
 static const char *gguf_type(uint32_t number)
@@ -207,6 +206,8 @@ void modelfiles_close(struct modelfiles *f)
 static void set_shape(struct file_tensor *t, const uint64_t *dims, int n)
 {
     t->planes = t->rows = t->cols = 1;
+    t->n_dims = n;
+    memcpy(t->dims, dims, (size_t)(n < 4 ? n : 4) * sizeof(*dims));
     for (; n > 3 && dims[0] == 1; n--)
         dims++;
     if (n > 2)

@@ -25,6 +25,8 @@ struct file_tensor {
     int dtype;        /* enum dtype, -1 when not served */
     const char *type; /* its name, served or not */
     uint64_t planes, rows, cols;
+    int n_dims; /* as the file has them, the outermost first; at most 4 are kept */
+    uint64_t dims[4];
     const void *data;
     uint64_t bytes;
 };

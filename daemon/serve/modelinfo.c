@@ -59,6 +59,17 @@ static int check_rope(const struct model_info *i, const char *path, struct err *
         return blame(e, ERR_CORRUPT, path,
                      "the RoPE scaling factor is %g; right is 0.001 to 1e6",
                      (double)i->rope_factor);
+    if (i->rope_scaling == ROPE_YARN &&
+        !(i->rope_factor >= 1 && i->rope_factor <= 1e6f && i->rope_orig_ctx > 0 &&
+          i->yarn.beta_slow > 0 && i->yarn.beta_fast >= i->yarn.beta_slow &&
+          i->yarn.beta_fast <= 1e6f && i->yarn.attn_scale > 0 &&
+          i->yarn.attn_scale <= 100))
+        return blame(e, ERR_CORRUPT, path,
+                     "RoPE scaling yarn has factor %g, beta_fast %g, beta_slow %g and "
+                     "scale %g; right are a factor from 1 to 1e6, beta_fast from "
+                     "beta_slow up, and a scale over 0, up to 100",
+                     (double)i->rope_factor, (double)i->yarn.beta_fast,
+                     (double)i->yarn.beta_slow, (double)i->yarn.attn_scale);
     if (i->rope_scaling == ROPE_LLAMA3 && i->rope_orig_ctx &&
         !(i->rope_factor >= 1e-3f && i->rope_factor <= 1e6f && i->rope_low_freq > 0 &&
           i->rope_high_freq > i->rope_low_freq && i->rope_high_freq <= 1e6f))
@@ -98,6 +109,9 @@ int modelinfo_check(const struct model_info *i, const char *path, struct err *e)
                      "4096, 64 a token, widths up to %d",
                      i->moe.n_expert, i->moe.top_k, i->moe.n_ff, i->moe.n_ff_shared,
                      1 << 20);
+    if (!(i->moe.limit >= 0 && i->moe.limit <= 1e6f))
+        return blame(e, ERR_CORRUPT, path, "swiglu_limit is %g; right is 0 to 1e6",
+                     (double)i->moe.limit);
     if (i->head_dim % 2)
         return blame(e, ERR_CORRUPT, path, "head_dim is %d; right is an even number",
                      i->head_dim);

@@ -1,5 +1,5 @@
 """Logits of decoders in float64, from the published definitions of Llama, Mistral, Qwen2,
-Qwen3, Mixtral, Qwen2-MoE, Qwen3-MoE and OLMoE: nothing of the product's code is used. Weights by Hugging Face name, rotary
+Qwen3, Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE and gpt-oss: nothing of the product's code is used. Weights by Hugging Face name, rotary
 pairs (j, j + d/2).
 
     cfg, weights = read_gguf(path)            (dequantised)
@@ -19,7 +19,10 @@ class Config:
         self.norm_eps, self.rope_theta = 1e-5, 10000.0
         self.rope, self.rope_factor, self.rope_divisors = "none", 1.0, None
         self.llama3 = None  # factor, low_freq_factor, high_freq_factor, original context
-        self.sliding_window = 0
+        self.yarn = None  # factor, beta_fast, beta_slow, original context, truncate
+        self.rope_scale = 1.0  # of cos and sin
+        self.sliding_window, self.window_every = 0, 1
+        self.chosen, self.limit = False, 0.0  # gpt-oss: softmax over the chosen; its unit
         self.top_k, self.normalise = 0, False  # of experts
         self.__dict__.update(kw)
 
@@ -32,6 +35,20 @@ def inv_freq(cfg):
         return inv / cfg.rope_factor
     if cfg.rope_divisors is not None:
         return inv / np.asarray(cfg.rope_divisors, np.float64)
+    if cfg.yarn is not None:
+        factor, fast, slow, orig, truncate = cfg.yarn
+
+        def pair(turns):
+            return d * np.log(orig / (turns * 2 * np.pi)) / (2 * np.log(cfg.rope_theta))
+
+        low, high = pair(fast), pair(slow)
+        if truncate:
+            low, high = np.floor(low), np.ceil(high)
+        low, high = max(low, 0), min(high, d - 1)
+        if low == high:
+            high += 0.001
+        ramp = np.clip((np.arange(d // 2) - low) / (high - low), 0, 1)
+        return inv / factor * ramp + inv * (1 - ramp)
     if cfg.rope == "llama3":
         factor, low, high, orig = cfg.llama3
         out = []
@@ -78,7 +95,7 @@ class Reference:
     def rotate(self, x, pos):
         half = self.cfg.head_dim // 2
         angle = pos[:, None] * self.inv[None, :]
-        cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]
+        cos, sin = (self.cfg.rope_scale * f(angle)[:, None, :] for f in (np.cos, np.sin))
         a, b = x[..., :half], x[..., half:]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
@@ -102,18 +119,27 @@ class Reference:
         self.kv[i] = (k, v)
         at = np.arange(len(k))
         mask = at[None, :] > pos[:, None]
-        if c.sliding_window:
+        if c.sliding_window and i % c.window_every == 0:
             mask |= at[None, :] <= pos[:, None] - c.sliding_window
         out = np.empty_like(q)
         for h in range(c.n_head):
             g = h // (c.n_head // c.n_kv_head)
             s = q[:, h] @ k[:, g].T / np.sqrt(c.head_dim)
             s[mask] = -np.inf
+            sink = self.w.get(p + "sinks")
+            if sink is not None:  # one more column, whose share is dropped
+                s = np.concatenate([s, np.full((n, 1), sink[h])], axis=1)
             s = np.exp(s - s.max(axis=-1, keepdims=True))
-            out[:, h] = s / s.sum(axis=-1, keepdims=True) @ v[:, g]
+            s = s / s.sum(axis=-1, keepdims=True)
+            out[:, h] = s[:, :len(k)] @ v[:, g]
         return self.linear(out.reshape(n, -1), p + "o_proj")
 
     def glu(self, x, p):
+        limit = self.cfg.limit
+        if limit:
+            gate = np.minimum(self.linear(x, p + "gate_proj"), limit)
+            up = np.clip(self.linear(x, p + "up_proj"), -limit, limit)
+            return self.linear((up + 1) * gate / (1 + np.exp(-1.702 * gate)), p + "down_proj")
         return self.linear(silu(self.linear(x, p + "gate_proj")) * self.linear(x, p + "up_proj"),
                            p + "down_proj")
 
@@ -133,6 +159,9 @@ class Reference:
                 at = self.n - len(h) + r
                 self.margin[at] = min(self.margin[at], gap)
             weight = prob[r, chosen]
+            if c.chosen:
+                weight = np.exp(logits[r, chosen] - logits[r, chosen[0]])
+                weight /= weight.sum()
             if c.normalise:
                 weight = weight / weight.sum()
             for x, w in zip(chosen, weight):
@@ -164,7 +193,8 @@ class Reference:
 
 
 # Experts a token and whether their weights are normalised, as tiny_models.py writes them.
-MOE = {"mixtral": (2, True), "qwen2_moe": (3, False), "qwen3_moe": (2, True), "olmoe": (3, False)}
+MOE = {"mixtral": (2, True), "qwen2_moe": (3, False), "qwen3_moe": (2, True), "olmoe": (3, False),
+       "gpt_oss": (3, False)}
 
 
 def read_npz(path):
@@ -175,6 +205,11 @@ def read_npz(path):
                  head_dim=s["head_dim"], norm_eps=s["norm_eps"], rope_theta=s["rope_theta"],
                  rope=s["rope"], rope_factor=s["rope_factor"], llama3=(8.0, 1.0, 4.0, 64),
                  sliding_window=s["sliding_window"])
+    if s["rope"] == "yarn":
+        cfg.yarn = 8.0, 8.0, 1.0, 64, s["family"] != "gpt_oss"
+        cfg.rope_scale = 0.1 * np.log(8.0) + 1
+    if s["family"] == "gpt_oss":
+        cfg.chosen, cfg.limit, cfg.window_every = True, 7.0, 2
     if s["family"] in MOE:
         cfg.top_k, cfg.normalise = MOE[s["family"]]
     return cfg, data

@@ -38,6 +38,9 @@ static void put_half(uint8_t *p, float v)
 }
 
 /* Random codes with plausible scales: offsets of the f16 fields in a block. */
+/* Of the scales of MXFP4: those that an f16 can hold, unless a test wants others. */
+static int mx_least = 119, mx_span = 8;
+
 static void fill_block(enum dtype t, uint8_t *b)
 {
     int n = dtype_block_bytes(t), k_quant = dtype_block(t) == 256;
@@ -45,6 +48,10 @@ static void fill_block(enum dtype t, uint8_t *b)
 
     for (int i = 0; i < n; i++)
         b[i] = (uint8_t)(test_rand(&rng) >> 40);
+    if (t == DT_MXFP4) {
+        b[0] = (uint8_t)(mx_least + b[0] % mx_span);
+        return;
+    }
     put_half(b + (t == DT_Q6_K ? 208 : 0), d);
     if (t == DT_Q4_1 || t == DT_Q5_1 || t == DT_Q4_K || t == DT_Q5_K)
         put_half(b + 2,
@@ -305,6 +312,36 @@ static void test_rows_come_back_exactly(void **state)
     team_free(t);
 }
 
+/* Scales that no f16 holds: kept as BF16, exactly. */
+static void test_mxfp4_far_scales(void **state)
+{
+    struct team *t = team_of(1);
+    float row[96], y[3 * 40];
+    (void)state;
+
+    rng = test_seed() + 9;
+    mx_least = 85;
+    mx_span = 70;
+    for (int isa = 0; isa <= (int)cpu_isa_best(); isa++) {
+        struct problem *p = problem_new(DT_MXFP4, 40, 96, 3);
+        struct cpu_mat *m = mat_of(isa, t, p);
+        double *truth = exact(p);
+
+        for (int r = 0; r < p->rows; r++) {
+            cpu_mat_row(m, r, row);
+            assert_memory_equal(row, p->w + r * p->cols, sizeof(row));
+        }
+        multiply(t, m, isa, p, p->x, 3, y);
+        assert_true(nmse(y, truth, 3 * 40) < BF16_NMSE);
+        free(truth);
+        cpu_mat_free(m);
+        problem_free(p);
+    }
+    mx_least = 119;
+    mx_span = 8;
+    team_free(t);
+}
+
 /* ---- several outputs, bias, add, glu ---- */
 static void check_joint(enum cpu_isa isa, struct team *t, int n)
 {
@@ -456,6 +493,7 @@ static const struct CMUnitTest TESTS[] = {
     cmocka_unit_test(test_many_rows_are_invariant),
     cmocka_unit_test(test_rows_come_back_exactly),
     cmocka_unit_test(test_joint_products),
+    cmocka_unit_test(test_mxfp4_far_scales),
     cmocka_unit_test(test_glu),
     cmocka_unit_test(test_zero_and_huge_inputs),
     cmocka_unit_test(test_bad_shapes_are_refused),

@@ -37,20 +37,24 @@ FAMILIES = {
     "qwen2_moe": dict(arch="qwen2moe", cls="Qwen2MoeForCausalLM", permuted=False, head_dim=None),
     "qwen3_moe": dict(arch="qwen3moe", cls="Qwen3MoeForCausalLM", permuted=False, head_dim=32),
     "olmoe": dict(arch="olmoe", cls="OlmoeForCausalLM", permuted=False, head_dim=None),
+    "gpt_oss": dict(arch="gpt-oss", cls="GptOssForCausalLM", permuted=False, head_dim=32),
 }
 # Mixtures of experts: (number, chosen, width, width of the shared one), are weights normalised
 MOE = {"mixtral": (4, 2, 96, 0, True), "qwen2_moe": (6, 3, 48, 64, False),
-       "qwen3_moe": (8, 2, 48, 0, True), "olmoe": (8, 3, 96, 0, False)}
+       "qwen3_moe": (8, 2, 48, 0, True), "olmoe": (8, 3, 96, 0, False),
+       "gpt_oss": (8, 3, 96, 0, False)}
+BF16_SEED = {"gpt_oss": 5}
 # What a folder of Mixtral calls the parts, from the names of the other families.
 MIXTRAL_NAMES = {"mlp.gate.": "block_sparse_moe.gate.", "mlp.experts.": "block_sparse_moe.experts.",
                  ".gate_proj.": ".w1.", ".up_proj.": ".w3.", ".down_proj.": ".w2."}
 GGUF_TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1",
-              "Q4_K", "Q5_K", "Q6_K"]
-HF_TYPES = ["F32", "F16", "BF16"]
+              "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
+HF_TYPES = ["F32", "F16", "BF16", "MXFP4"]
 # What takes the place of a type whose block does not divide the row.
 FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
+YARN = dict(factor=8.0, beta_fast=8.0, beta_slow=1.0, original_max_position_embeddings=64)
 
 
 @dataclasses.dataclass
@@ -58,7 +62,7 @@ class Spec:
     family: str = "llama"
     type: str = "F32"
     tied: bool = False
-    rope: str = "none"  # none | linear | llama3
+    rope: str = "none"  # none | linear | llama3 | yarn
     seed: int = 1
     n_layer: int = 2
     n_embd: int = 0  # 0: 64, or 256 for the K types
@@ -89,7 +93,9 @@ class Spec:
         self.n_ff = self.n_ff or (512 if wide else 96)
         self.head_dim = (self.head_dim or FAMILIES[self.family]["head_dim"]
                          or self.n_embd // self.n_head)
-        self.qkv_bias = self.qkv_bias or self.family in ("qwen2", "qwen2_moe")
+        self.qkv_bias = self.qkv_bias or self.family in ("qwen2", "qwen2_moe", "gpt_oss")
+        if self.family == "gpt_oss":
+            self.rope, self.sliding_window = "yarn", self.sliding_window or 16
 
     @property
     def qk_norm(self):
@@ -120,21 +126,29 @@ def draw(spec):
         p = f"model.layers.{i}."
         w[p + "input_layernorm.weight"] = vec(d, 1.0)
         for x, n in (("q", q_dim), ("k", kv_dim), ("v", kv_dim)):
-            w[p + f"self_attn.{x}_proj.weight"] = mat(n, d, 1.5)
+            w[p + f"self_attn.{x}_proj.weight"] = mat(n, d, 1.5 if spec.rope != "yarn" else 1.0)
             if spec.qkv_bias:
                 w[p + f"self_attn.{x}_proj.bias"] = vec(n, 0.0, 0.3)
             if spec.qk_norm and x != "v":
                 width = n if spec.family == "olmoe" else spec.head_dim
                 w[p + f"self_attn.{x}_norm.weight"] = vec(width, 1.0, 0.3)
         w[p + "self_attn.o_proj.weight"] = mat(d, q_dim)
+        if spec.family == "gpt_oss":
+            w[p + "self_attn.o_proj.bias"] = vec(d, 0.0, 0.3)
+            w[p + "self_attn.sinks"] = vec(spec.n_head, 0.5, 1.5)
         w[p + "post_attention_layernorm.weight"] = vec(d, 1.0)
         if spec.moe:
             n, _, ff, shared, _ = spec.moe
             w[p + "mlp.gate.weight"] = mat(n, d, 4.0)  # a decided router
+            if spec.family == "gpt_oss":
+                w[p + "mlp.gate.bias"] = vec(n, 0.0, 1.0)
             for x in range(n):
-                w[p + f"mlp.experts.{x}.gate_proj.weight"] = mat(ff, d)
-                w[p + f"mlp.experts.{x}.up_proj.weight"] = mat(ff, d)
-                w[p + f"mlp.experts.{x}.down_proj.weight"] = mat(d, ff)
+                # gpt-oss: some values beyond the limit of 7
+                for part, rows, cols in (("gate", ff, d), ("up", ff, d), ("down", d, ff)):
+                    wide = {"down": 0.3}.get(part, 2.5) if spec.family == "gpt_oss" else 1.0
+                    w[p + f"mlp.experts.{x}.{part}_proj.weight"] = mat(rows, cols, wide)
+                    if spec.family == "gpt_oss":
+                        w[p + f"mlp.experts.{x}.{part}_proj.bias"] = vec(rows, 0.0, 0.5)
             if shared:
                 w[p + "mlp.shared_expert_gate.weight"] = mat(1, d)
                 w[p + "mlp.shared_expert.gate_proj.weight"] = mat(shared, d)
@@ -230,7 +244,7 @@ def vocabulary(spec):
 # ---------------------------------------------------------------- GGUF
 
 
-def gguf_name(name):
+def gguf_name(name, arch):
     table = {"embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm": "attn_norm",
              "post_attention_layernorm": "ffn_norm", "q_proj": "attn_q", "k_proj": "attn_k",
              "v_proj": "attn_v", "o_proj": "attn_output", "q_norm": "attn_q_norm",
@@ -239,8 +253,12 @@ def gguf_name(name):
              "shared_expert_gate": "ffn_gate_inp_shexp"}
     parts = name.split(".")
     block = f"blk.{parts[2]}." if parts[1] == "layers" else ""
+    if parts[-1] == "sinks":
+        return f"{block}attn_sinks.weight"
+    if arch == "gpt-oss" and "post_attention_layernorm" in parts:
+        return f"{block}post_attention_norm.weight"
     if "experts" in parts:
-        return f"{block}{table[parts[-2]]}_exps.weight"
+        return f"{block}{table[parts[-2]]}_exps.{parts[-1]}"
     if "shared_expert" in parts:
         return f"{block}{table[parts[-2]]}_shexp.weight"
     return f"{block}{table[parts[-2]]}.{parts[-1]}"
@@ -267,6 +285,12 @@ def write_gguf(spec, path):
     out.add_layer_norm_rms_eps(spec.norm_eps)
     out.add_rope_freq_base(spec.rope_theta)
     out.add_vocab_size(spec.n_vocab)
+    if spec.rope == "yarn":
+        out.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        out.add_rope_scaling_factor(YARN["factor"])
+        out.add_rope_scaling_orig_ctx_len(YARN["original_max_position_embeddings"])
+        out.add_rope_scaling_yarn_beta_fast(YARN["beta_fast"])
+        out.add_rope_scaling_yarn_beta_slow(YARN["beta_slow"])
     if spec.head_dim * spec.n_head != spec.n_embd:
         out.add_key_length(spec.head_dim)
         out.add_value_length(spec.head_dim)
@@ -310,6 +334,8 @@ def write_gguf(spec, path):
         kind = spec.type if w.ndim == 2 and not router else "F32"
         if kind.endswith("_K") and w.shape[-1] % 256:
             kind = FALLBACK[kind]
+        if kind == "MXFP4" and ".experts." not in name:
+            kind = "Q8_0"
         if kind.startswith("Q") and w.shape[-1] % 32:
             kind = "F16"
         if kind == "F32":
@@ -322,12 +348,12 @@ def write_gguf(spec, path):
             data = gguf.quants.quantize(w, gguf.GGMLQuantizationType[kind])
         raw = None if kind in ("F32", "F16") else gguf.GGMLQuantizationType[kind]
         if ".experts." in name:  # one tensor for all of a layer
-            planes = merged.setdefault(gguf_name(name), [])
+            planes = merged.setdefault(gguf_name(name, fam["arch"]), [])
             planes.append(data)
             if len(planes) == spec.moe[0]:
-                out.add_tensor(gguf_name(name), np.stack(planes), raw_dtype=raw)
+                out.add_tensor(gguf_name(name, fam["arch"]), np.stack(planes), raw_dtype=raw)
         else:
-            out.add_tensor(gguf_name(name), data, raw_dtype=raw)
+            out.add_tensor(gguf_name(name, fam["arch"]), data, raw_dtype=raw)
         if kind in ("F32", "F16"):
             back = data.astype(np.float32)
         else:
@@ -356,7 +382,7 @@ def hf_config(spec):
              max_position_embeddings=spec.n_ctx, rms_norm_eps=spec.norm_eps,
              tie_word_embeddings=spec.tied, hidden_act="silu", bos_token_id=262,
              eos_token_id=[262, 264] if spec.extra else 264,
-             torch_dtype={"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[spec.type])
+             torch_dtype={"F32": "float32", "F16": "float16"}.get(spec.type, "bfloat16"))
     if spec.n_kv_head != spec.n_head:
         c["num_key_value_heads"] = spec.n_kv_head
     if spec.head_dim * spec.n_head != spec.n_embd:
@@ -367,16 +393,23 @@ def hf_config(spec):
         c["sliding_window"] = spec.sliding_window or None
     if spec.moe:
         n, k, ff, shared, normalised = spec.moe
-        c["num_local_experts" if spec.family == "mixtral" else "num_experts"] = n
+        local = spec.family in ("mixtral", "gpt_oss")
+        c["num_local_experts" if local else "num_experts"] = n
         c["num_experts_per_tok"] = k
-        if spec.family in ("mixtral", "olmoe"):
+        if spec.family in ("mixtral", "olmoe", "gpt_oss"):
             c["intermediate_size"] = ff
         else:
             c["moe_intermediate_size"] = ff
         if shared:
             c["shared_expert_intermediate_size"] = shared
-        if spec.family != "mixtral":
+        if not local:
             c["norm_topk_prob"] = normalised
+    if spec.family == "gpt_oss":
+        c.update(attention_bias=True, swiglu_limit=7.0, sliding_window=spec.sliding_window,
+                 layer_types=["full_attention" if i % 2 else "sliding_attention"
+                              for i in range(spec.n_layer)])
+        if spec.type == "MXFP4":
+            c["quantization_config"] = {"quant_method": "mxfp4"}
     if spec.family in ("qwen2", "qwen3"):
         c["use_sliding_window"] = False
         c["sliding_window"] = 32768
@@ -386,6 +419,10 @@ def hf_config(spec):
         scaling = {kind_key: "linear", "factor": spec.rope_factor}
     elif spec.rope == "llama3":
         scaling = {kind_key: "llama3", **LLAMA3}
+    elif spec.rope == "yarn":
+        scaling = {kind_key: "yarn", **YARN}
+        if spec.family == "gpt_oss":
+            scaling["truncate"] = False
     if spec.rope_key == "rope_parameters":
         c["rope_parameters"] = {**(scaling or {"rope_type": "default"}),
                                 "rope_theta": spec.rope_theta}
@@ -426,6 +463,44 @@ def hf_tokenizer(spec):
                            merges=[f"{a} {b}" for a, b in merges]))
 
 
+def mxfp4_split(w):
+    """Blocks (low half: the even element), scales and the values that they stand for."""
+    values = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+    b = w.reshape(*w.shape[:-1], -1, 32)
+    top = np.abs(b).max(axis=-1, keepdims=True)
+    e = np.where(top > 0, np.floor(np.log2(np.where(top > 0, top, 1))) - 2 + 127, 0)
+    scale = np.exp2(e - 127).astype(np.float32)
+    code = np.abs((b / scale)[..., None] - values).argmin(axis=-1).astype(np.uint8)
+    back = (values[code] * scale).reshape(w.shape)
+    return code[..., ::2] | code[..., 1::2] << 4, e[..., 0].astype(np.uint8), back
+
+
+def pack_gpt_oss(spec, weights, stored):
+    """Experts of all layers as their folders hold them; takes them out of stored."""
+    n = spec.moe[0]
+    for i in range(spec.n_layer):
+        p = f"model.layers.{i}.mlp.experts."
+
+        def all_of(part, leaf):
+            return np.stack([weights[f"{p}{x}.{part}_proj.{leaf}"] for x in range(n)])
+
+        for leaf in ("weight", "bias"):
+            gate, up = all_of("gate", leaf), all_of("up", leaf)
+            both = np.stack([gate, up], axis=2).reshape(n, -1, *gate.shape[2:])
+            for name, w in (("gate_up_proj", both), ("down_proj", all_of("down", leaf))):
+                if leaf == "bias" or spec.type != "MXFP4":
+                    data = w if leaf == "bias" else np.ascontiguousarray(w.swapaxes(1, 2))
+                    kind = "BF16" if spec.type == "MXFP4" else spec.type
+                    data = to_bf16(data) if kind == "BF16" else data
+                    data = data.astype(np.float16) if kind == "F16" else data
+                    tail = "_bias" if leaf == "bias" else ""
+                    stored[p + name + tail] = (kind, data.shape, data.tobytes())
+                    continue
+                blocks, scales, _ = mxfp4_split(w)
+                stored[p + name + "_blocks"] = ("U8", blocks.shape, blocks.tobytes())
+                stored[p + name + "_scales"] = ("U8", scales.shape, scales.tobytes())
+
+
 def write_hf(spec, path):
     if spec.type not in HF_TYPES:
         raise SystemExit(f"a folder holds {', '.join(HF_TYPES)}, not {spec.type}")
@@ -437,6 +512,9 @@ def write_hf(spec, path):
 
     weights, stored = {}, {}
     for name, w in draw(spec).items():
+        if spec.type == "MXFP4" and ".experts." in name and name.endswith("weight"):
+            weights[name] = mxfp4_split(w)[2]
+            continue
         if spec.type == "F32":
             data, back = w, w
         elif spec.type == "F16":
@@ -452,7 +530,14 @@ def write_hf(spec, path):
         if spec.family == "mixtral" and ".mlp." in name:
             for a, b in MIXTRAL_NAMES.items():
                 as_stored = as_stored.replace(a, b)
-        stored[as_stored] = (spec.type, w.shape, np.ascontiguousarray(data).tobytes())
+        if spec.family == "gpt_oss" and ".experts." in name:
+            continue
+        if spec.family == "gpt_oss":
+            as_stored = as_stored.replace("mlp.gate.", "mlp.router.")
+        kind = "BF16" if spec.type == "MXFP4" else spec.type
+        stored[as_stored] = (kind, w.shape, np.ascontiguousarray(data).tobytes())
+    if spec.family == "gpt_oss":
+        pack_gpt_oss(spec, weights, stored)
     if spec.extra:
         stored[spec.prefix + "layers.0.self_attn.rotary_emb.inv_freq"] = \
             ("F32", (4,), np.ones(4, np.float32).tobytes())
@@ -490,8 +575,10 @@ def write_all(folder):
             todo[f"{family}-F32"] = Spec(family=family)
         for kind in ("F32", "Q8_0"):
             todo[f"{family}-{kind}.gguf"] = Spec(family=family, type=kind, tied=kind == "Q8_0")
-        todo[f"{family}-BF16"] = Spec(family=family, type="BF16", shards=2)
-    for kind in GGUF_TYPES:
+        # a seed whose routers are decided in spite of rounding
+        todo[f"{family}-BF16"] = Spec(family=family, type="BF16", shards=2,
+                                      seed=BF16_SEED.get(family, 1))
+    for kind in GGUF_TYPES[:-1]:
         todo[f"llama-{kind}.gguf"] = Spec(type=kind)
     for kind in ("Q4_K", "Q5_K", "Q6_K"):
         todo[f"llama-{kind}-fallback.gguf"] = Spec(type=kind, n_ff=288)
@@ -503,6 +590,10 @@ def write_all(folder):
     todo["llama-F32-bare"] = Spec(prefix="", extra=True)
     todo["llama-F32-extra.gguf"] = Spec(extra=True)
     todo["llama-F32-bias"] = Spec(qkv_bias=True)
+    for name in ("gpt_oss-MXFP4", "gpt_oss-MXFP4.gguf"):
+        todo[name] = Spec(family="gpt_oss", type="MXFP4")
+    todo["llama-F32-yarn"] = Spec(rope="yarn")
+    todo["llama-F32-yarn.gguf"] = Spec(rope="yarn")
     todo["mistral-F32-window"] = Spec(family="mistral", sliding_window=16)
     for name, spec in todo.items():
         save_weights(os.path.join(folder, name.replace(".gguf", "-gguf") + ".npz"), spec,
@@ -526,7 +617,7 @@ def main():
             p.add_argument(flag, action="store_true")
         else:
             choices = {"family": list(FAMILIES), "type": GGUF_TYPES,
-                       "rope": ["none", "linear", "llama3"],
+                       "rope": ["none", "linear", "llama3", "yarn"],
                        "rope_key": ["rope_type", "type", "rope_parameters"]}.get(f.name)
             p.add_argument(flag, type=type(f.default), default=f.default, choices=choices)
     a = p.parse_args()

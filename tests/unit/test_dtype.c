@@ -42,6 +42,7 @@ static const struct golden {
      {-0x1.49bc2p+4f, -0x1.3a088p+4f, 0x1.12c77p+5f, 0x1.ffc2p+3f, -0x1.6e90ep+4f,
       -0x1.2ff4p+3f},
      0xdd5f2130},
+    {DT_MXFP4, {0x1p-1f, -0x1.8p-2f, 0, 0x1p-1f, -0x1.8p+1f, -0x1p-1f}, 0xb4800000},
 };
 
 static void fill(enum dtype t, uint8_t *raw)
@@ -56,6 +57,10 @@ static void fill(enum dtype t, uint8_t *raw)
     }
     for (int i = 0; i < n; i += size) {
         uint8_t *d = raw + i + (t == DT_Q6_K ? 208 : 0);
+        if (t == DT_MXFP4) { /* scales of 2^-4 to 2^-1 */
+            d[0] = 124 + d[0] % 4;
+            continue;
+        }
         d[1] = (d[1] & 0x83) | 0x20;
         if (has_m)
             d[3] = (d[3] & 0x83) | 0x20;

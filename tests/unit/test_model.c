@@ -318,7 +318,7 @@ static void names_families(void **state)
     char config[1024];
 
     (void)state;
-    assert_string_equal(model_families(), "llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, olmoe");
+    assert_string_equal(model_families(), "llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, olmoe, gpt_oss");
     write_gguf(NULL, "gemma3", "F16", NULL);
     open_bad(path, path, "family 'gemma3' are not supported");
     open_bad(path, path, served);
@@ -405,7 +405,8 @@ static void checks_gguf_keys(void **state)
         {"llama.rope.dimension_count", NULL, 16, "rope_dim is 16"},
         {"llama.rope.dimension_count", NULL, 5, "rope_dim is 5"},
         {"llama.rope.freq_base", NULL, 0, "rope_theta is 0"},
-        {"llama.rope.scaling.type", "yarn", 0, "RoPE scaling 'yarn' is not supported"},
+        {"llama.rope.scaling.type", "longrope", 0,
+         "RoPE scaling 'longrope' is not supported"},
         {"llama.rope.scaling.type", "linear", 0, "RoPE scaling factor is 0"},
         {"llama.expert_count", NULL, 8, "llama.expert_used_count' is missing"},
         {"split.count", NULL, 4, "one of 4 parts"},

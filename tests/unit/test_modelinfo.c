@@ -67,8 +67,8 @@ static void reads_rope_scaling(void **state)
     static const struct {
         const char *members, *part;
     } bad[] = {
-        {"\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}",
-         "type 'yarn' is not supported; supported: default, linear, llama3"},
+        {"\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":4}",
+         "type 'longrope' is not supported; supported: default, linear, llama3, yarn"},
         {"\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}", "type 'dynamic'"},
         {"\"rope_scaling\":7", "rope_scaling must be an object"},
         {"\"rope_scaling\":{\"type\":\"linear\"}", "factor is 0"},
@@ -160,7 +160,7 @@ static void checks_config(void **state)
         {"\"rope_theta\":-5", "\"rope_theta", "rope_theta is -5"},
         {"\"hidden_act\":\"gelu\"", NULL, "hidden_act 'gelu' is not supported"},
         {"\"partial_rotary_factor\":0.5", NULL, "partial_rotary_factor 0.5"},
-        {"\"quantization_config\":{\"quant_method\":\"gptq\"}", NULL, "quantised folder"},
+        {"\"quantization_config\":{\"quant_method\":\"gptq\"}", NULL, "quantised by 'gptq'"},
         {"\"a\":1,\"a\":2", NULL, "not well-formed"},
     };
     struct model_info i;
