@@ -388,6 +388,15 @@ static int take(struct parse *p, int k, const struct words *w, int *i, struct ar
     return 0;
 }
 
+/* Of the session, not of the verb: the words that the option takes, 0 none, -1. */
+static int option_at(const struct parse *p, int k, const struct words *w, int i,
+                     struct options *o, struct err *e)
+{
+    bool own = k >= 0 && (p->s[k].key[0] || (p->s[k].rest && !p->s[k].optional));
+
+    return own ? 0 : option_take(w, i, o, e);
+}
+
 int args_parse(const char *spec, const struct words *w, int i, struct args *ret,
                struct err *e)
 {
@@ -396,8 +405,13 @@ int args_parse(const char *spec, const struct words *w, int i, struct args *ret,
     memset(ret, 0, sizeof(*ret));
     p.n = args_spec(spec, p.s);
     while (i < w->n) {
-        int k = taker(&p, w->w[i]);
+        int k = taker(&p, w->w[i]), skip = option_at(&p, k, w, i, &ret->opt, e);
 
+        if (skip < 0)
+            goto fail;
+        i += skip;
+        if (skip)
+            continue;
         if (k < 0 ? not_taken(&p, w->w[i], k, e) < 0 : take(&p, k, w, &i, ret, e) < 0)
             goto fail;
     }
@@ -438,9 +452,13 @@ int args_next(const char *spec, const struct words *w, int i,
 
     p.n = args_spec(spec, p.s);
     while (i < w->n) {
-        int k = taker(&p, w->w[i]);
+        int k = taker(&p, w->w[i]), skip = option_at(&p, k, w, i, &got.opt, NULL);
 
-        if (k < 0)
+        if (skip > 0) {
+            i += skip;
+            continue;
+        }
+        if (k < 0 || skip < 0)
             goto out;
         if (p.s[k].rest) {
             ret[n++] = p.s[k];

@@ -18,6 +18,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "ctl/option.h"
+
 struct buf;
 struct err;
 
@@ -72,8 +74,10 @@ struct args {
         char name[ARG_NAME];
         char *value;
     } v[ARGS_MAX * 2];
+    struct options opt; /* that stood among them */
 };
-/* The words from i on, by spec. INVALID with what is missing or odd. */
+/* The words from i on, by spec. INVALID with what is missing or odd. A text that must be
+ * there (VALUE=text...) takes what looks like an option too. */
 int args_parse(const char *spec, const struct words *w, int i, struct args *ret,
                struct err *e);
 void args_done(struct args *a);

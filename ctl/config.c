@@ -94,7 +94,7 @@ int run_config_diff(struct session *s, const struct verb *v, const struct args *
     int rc = run_call(s, &(struct wire_request){.method = "GET", .path = path}, &ans, e);
     const char *text = json_string_value(json_object_get(ans.root, "text"));
 
-    if (rc == 0 && !s->json && text && !*text)
+    if (rc == 0 && !s->opt.json && text && !*text)
         fprintf(s->out, "no difference\n");
     else if (rc == 0)
         run_show(s, &ans, v->view, a);
@@ -188,7 +188,7 @@ int config_report(struct session *s, const struct answer *a, const char *text,
     const char *reason;
     struct buf out;
 
-    if (s->json) {
+    if (s->opt.json) {
         fprintf(s->out, "%s\n", a->raw.p);
     } else {
         buf_init(&out, 0);
@@ -360,7 +360,7 @@ int run_config_commit(struct session *s, const struct verb *v, const struct args
 {
     int rc = run_row(s, v, a, NULL, e);
 
-    if (rc == 0 && !s->json && !s->no_wait)
+    if (rc == 0 && !s->opt.json && !s->opt.no_wait)
         say_pending(s);
     return rc;
 }

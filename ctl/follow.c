@@ -164,8 +164,9 @@ static bool on_event(void *arg, const char *event, const char *line)
 {
     const struct follower *f = arg;
 
-    put_line(f->s, f->s->json ? xasprintf("{\"event\":\"%s\",\"data\":%s}", event, line)
-                              : follow_event(event, line, false, NULL, &f->style));
+    put_line(f->s, f->s->opt.json
+                       ? xasprintf("{\"event\":\"%s\",\"data\":%s}", event, line)
+                       : follow_event(event, line, false, NULL, &f->style));
     return true;
 }
 
@@ -174,7 +175,7 @@ static bool on_log(void *arg, const char *event, const char *line)
     const struct follower *f = arg;
 
     (void)event;
-    put_line(f->s, f->s->json ? xstrdup(line) : follow_log(line, &f->style));
+    put_line(f->s, f->s->opt.json ? xstrdup(line) : follow_log(line, &f->style));
     return true;
 }
 
@@ -182,10 +183,12 @@ static bool on_log(void *arg, const char *event, const char *line)
 static int follow(struct session *s, const char *path, wire_line_fn fn, struct err *e)
 {
     struct follower f = {.s = s, .style = run_style()};
-    struct wire_request r = {.method = "GET", .path = path, .timeout_ms = s->timeout_ms};
+    struct wire_request r = {
+        .method = "GET", .path = path, .timeout_ms = s->opt.timeout_ms};
     int rc = wire_stream(s->wire, &r, line_stop_flag(), fn, &f, e);
 
-    if (rc < 0 && (e->code == ERR_CANCELED || (e->code == ERR_TIMEOUT && s->timeout_ms)))
+    if (rc < 0 &&
+        (e->code == ERR_CANCELED || (e->code == ERR_TIMEOUT && s->opt.timeout_ms)))
         rc = 0;
     return rc;
 }
@@ -209,12 +212,12 @@ int run_log(struct session *s, const struct verb *v, const struct args *a, struc
     (void)v;
     n = json_array_size(lines);
     from = count && strtoull(count, NULL, 10) < n ? n - strtoull(count, NULL, 10) : 0;
-    if (rc == 0 && s->json && !args_get(a, "-f"))
+    if (rc == 0 && s->opt.json && !args_get(a, "-f"))
         fprintf(s->out, "%s\n", ans.raw.p);
     else
         for (size_t i = from; i < n; i++)
-            put_line(s, s->json ? json_dumps(json_array_get(lines, i), JSON_COMPACT)
-                                : log_line(json_array_get(lines, i), &st));
+            put_line(s, s->opt.json ? json_dumps(json_array_get(lines, i), JSON_COMPACT)
+                                    : log_line(json_array_get(lines, i), &st));
     answer_done(&ans);
     if (rc == 0 && args_get(a, "-f"))
         rc = follow(s, "/api/v1/log/stream", on_log, e);

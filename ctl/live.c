@@ -30,7 +30,8 @@ static void clock_text(char out[64])
 /* When a loop of frames ends: never, or by --timeout. */
 static int64_t end_of(const struct session *s)
 {
-    return s->timeout_ms ? clock_now_us(clock_real()) + 1000 * s->timeout_ms : INT64_MAX;
+    return s->opt.timeout_ms ? clock_now_us(clock_real()) + 1000 * s->opt.timeout_ms
+                             : INT64_MAX;
 }
 
 /* A GET into *ret (replaced); what fails leaves NULL. */

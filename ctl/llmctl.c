@@ -2,7 +2,6 @@
  *
  * A thin client: every verb is a row of verb.def and REST over the daemon's UNIX socket,
  * or TCP with a key. Exit code: 0, or the class of the error (base/err.h). */
-#include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,35 +16,13 @@
 #include "ctl/file.h"
 #include "ctl/line.h"
 #include "ctl/nouns.h"
+#include "ctl/option.h"
 #include "ctl/run.h"
 #include "ctl/shell.h"
 #include "ctl/verb.h"
 #include "ctl/wire.h"
 
 enum { KEY_MAX = 4096 };
-
-/* Options: letter, name, argument, help. */
-static const struct {
-    struct option o;
-    const char *arg, *help;
-} options[] = {
-    {{"socket", required_argument, NULL, 's'}, "PATH", "the daemon's UNIX socket"},
-    {{"url", required_argument, NULL, 'u'}, "URL", "http(s)://host:port instead"},
-    {{"key", required_argument, NULL, 'k'},
-     "KEY|@FILE",
-     "API key for --url; else LLMCTL_KEY"},
-    {{"ca", required_argument, NULL, 'a'}, "FILE", "certificates to trust, as PEM"},
-    {{"json", no_argument, NULL, 'j'}, "", "print the daemon's JSON"},
-    {{"yes", no_argument, NULL, 'y'}, "", "do not ask, the answer is yes"},
-    {{"timeout", required_argument, NULL, 't'}, "SECONDS", "of each call and each wait"},
-    {{"no-wait", no_argument, NULL, 'n'}, "", "do not follow what takes long"},
-    {{"command", required_argument, NULL, 'c'}, "LINE", "run this line and leave"},
-    {{"complete", required_argument, NULL, 'C'}, "LINE", "what Tab would offer after it"},
-    {{"man", no_argument, NULL, 'm'}, "", "print the verbs as roff"},
-    {{"help", no_argument, NULL, 'h'}, "", "this text"},
-    {{"version", no_argument, NULL, 'V'}, "", "version of llmctl"},
-};
-enum { N_OPTIONS = sizeof(options) / sizeof(options[0]) };
 
 static void usage(void)
 {
@@ -55,9 +32,13 @@ static void usage(void)
     buf_init(&b, 0);
     verb_help(&none, line_width(), &b);
     printf("usage: llmctl [options] [verb ...]     without a verb: a shell\n\n");
-    for (int i = 0; i < N_OPTIONS; i++)
-        printf("  -%c, --%s %-*s %s\n", options[i].o.val, options[i].o.name,
-               (int)(18 - strlen(options[i].o.name)), options[i].arg, options[i].help);
+    for (int i = 0; i < n_option_rows; i++) {
+        const struct option_row *r = &option_rows[i];
+
+        printf("  -%c, --%s %-*s %s%s\n", r->o.val, r->o.name,
+               (int)(18 - strlen(r->o.name)), r->arg, r->help,
+               r->in_line ? " (also after the verb)" : "");
+    }
     printf("\nAny unambiguous prefix of a word will do.\n\n%s", b.p);
     printf("\nexit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 conflict, "
            "6 unavailable\n");
@@ -76,7 +57,6 @@ static const char *default_socket(void)
 struct choice {
     const char *command, *complete, *ca;
     char *key;
-    int64_t timeout_ms;
 };
 
 /* From --key (struck out of argv, which others can see), a file, or the environment
@@ -102,18 +82,6 @@ static int read_key(char *arg, struct choice *c, struct err *e)
     return 0;
 }
 
-static int read_timeout(const char *arg, struct choice *c, struct err *e)
-{
-    char *end;
-    double v = strtod(arg, &end);
-
-    if (end == arg || *end || !(v > 0 && v <= 86400))
-        return err_set(e, ERR_INVALID, "--timeout cannot be '%s': seconds, at most 86400",
-                       arg);
-    c->timeout_ms = (int64_t)(v * 1000 + 0.5);
-    return 0;
-}
-
 static void print_man(void)
 {
     struct buf man;
@@ -127,19 +95,12 @@ static void print_man(void)
 /* Options into *s and *c; -1 = go on, else the exit code. */
 static int read_options(int argc, char **argv, struct session *s, struct choice *c)
 {
-    char letters[2 * N_OPTIONS + 2] = "+";
-    struct option longs[N_OPTIONS + 1] = {0};
+    struct option_set set;
     struct err e = {0};
     int letter;
 
-    for (int i = 0; i < N_OPTIONS; i++) {
-        size_t at = strlen(letters);
-
-        longs[i] = options[i].o;
-        letters[at] = (char)options[i].o.val;
-        letters[at + 1] = options[i].o.has_arg ? ':' : '\0';
-    }
-    while ((letter = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
+    option_set(false, &set);
+    while ((letter = getopt_long(argc, argv, set.letters, set.longs, NULL)) != -1) {
         switch (letter) {
         case 's':
         case 'u':
@@ -150,18 +111,6 @@ static int read_options(int argc, char **argv, struct session *s, struct choice 
             break;
         case 'a':
             c->ca = optarg;
-            break;
-        case 'j':
-            s->json = true;
-            break;
-        case 'y':
-            s->yes = true;
-            break;
-        case 't':
-            read_timeout(optarg, c, &e);
-            break;
-        case 'n':
-            s->no_wait = true;
             break;
         case 'c':
             c->command = optarg;
@@ -179,6 +128,8 @@ static int read_options(int argc, char **argv, struct session *s, struct choice 
             printf("llmctl %s\n", LLMRACK_VERSION);
             return 0;
         default:
+            if (option_apply(letter, optarg, &s->opt, &e))
+                break;
             fprintf(stderr, "llmctl --help lists the options\n");
             return err_exit(ERR_INVALID);
         }
@@ -222,10 +173,9 @@ int main(int argc, char **argv)
     rc = read_options(argc, argv, &s, &c);
     if (rc >= 0)
         goto out;
-    s.timeout_ms = c.timeout_ms;
     if (wire_open(
             &(struct wire_target){
-                .at = s.at, .key = c.key, .ca = c.ca, .timeout_ms = c.timeout_ms},
+                .at = s.at, .key = c.key, .ca = c.ca, .timeout_ms = s.opt.timeout_ms},
             &s.wire, &e) < 0)
         goto fail;
     if (!c.command && optind < argc)

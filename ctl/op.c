@@ -62,7 +62,7 @@ static int pause_until(int ms, int64_t deadline_us, const char *what, struct err
 static int64_t deadline_of(const struct session *s, int64_t otherwise_ms)
 {
     return clock_now_us(clock_real()) +
-           1000 * (s->timeout_ms ? s->timeout_ms : otherwise_ms);
+           1000 * (s->opt.timeout_ms ? s->opt.timeout_ms : otherwise_ms);
 }
 
 /* ---- operations ---- */
@@ -102,8 +102,8 @@ int op_follow(struct session *s, const char *id, struct err *e)
     char *what = NULL;
     int rc = 0, ms = FIRST_MS;
 
-    if (s->no_wait) {
-        fprintf(s->out, s->json ? "{\"operation\":\"%s\"}\n" : "operation %s\n", id);
+    if (s->opt.no_wait) {
+        fprintf(s->out, s->opt.json ? "{\"operation\":\"%s\"}\n" : "operation %s\n", id);
         return 0;
     }
     while ((rc = op_look(s, id, &a, &what, e)) == 0) {
@@ -117,7 +117,7 @@ int op_follow(struct session *s, const char *id, struct err *e)
         ms = NEXT_MS;
     }
     progress_end();
-    if (a.root && s->json)
+    if (a.root && s->opt.json)
         fprintf(s->out, "%s\n", a.raw.p);
     else if (rc > 0) {
         show_clean(what, "");

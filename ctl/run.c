@@ -37,8 +37,8 @@ int run_call(struct session *s, const struct wire_request *r, struct answer *ret
 
     memset(ret, 0, sizeof(*ret));
     buf_init(&ret->raw, 0);
-    if (!call.timeout_ms && !s->timeout_ms && s->slow)
-        call.timeout_ms = SLOW_MS;
+    if (!call.timeout_ms)
+        call.timeout_ms = s->opt.timeout_ms ? s->opt.timeout_ms : s->slow ? SLOW_MS : 0;
     if (wire_call(s->wire, &call, line_stop_flag(), &ret->raw, &ret->status, e) < 0)
         return -1;
     buf_puts(&ret->raw, ""); /* so that p is a string */
@@ -78,7 +78,7 @@ void run_show(struct session *s, const struct answer *a, const char *view,
     struct show_style st = run_style();
     struct buf filled, out;
 
-    if (s->json) {
+    if (s->opt.json) {
         if (a->raw.len)
             fprintf(s->out, "%s\n", a->raw.p);
         return;
@@ -107,7 +107,7 @@ static int finish(struct session *s, const struct answer *a, const char *view,
 
     if (a->status == 202 && op)
         return op_follow(s, op, e);
-    if (a->raw.len && !a->root && !s->json)
+    if (a->raw.len && !a->root && !s->opt.json)
         return err_set(e, ERR_INTERNAL, "the daemon's answer is no JSON");
     run_show(s, a, view, args);
     if (json_is_false(ok) || json_is_false(whole))
@@ -157,7 +157,7 @@ int run_slow(struct session *s, const struct verb *v, const struct args *a, stru
 
 int run_ask(struct session *s, const char *question, struct err *e)
 {
-    if (s->yes)
+    if (s->opt.yes)
         return 0;
     if (!line_is_terminal() || !isatty(STDOUT_FILENO))
         return err_set(e, ERR_DENIED,
@@ -183,8 +183,19 @@ static int ask_for(struct session *s, const struct verb *v, const struct args *a
     return rc;
 }
 
+/* What the line says for itself, over what holds for the session. */
+static struct options joined(const struct options *session, const struct options *line)
+{
+    return (struct options){.json = session->json || line->json,
+                            .yes = session->yes || line->yes,
+                            .no_wait = session->no_wait || line->no_wait,
+                            .timeout_ms = line->timeout_ms ? line->timeout_ms
+                                                           : session->timeout_ms};
+}
+
 int run_line(struct session *s, const char *line, struct err *e)
 {
+    const struct options before = s->opt;
     const struct verb *v;
     struct words w;
     struct args a = {.n = 0};
@@ -199,9 +210,11 @@ int run_line(struct session *s, const char *line, struct err *e)
         err_wrap(e, "%s", v->words);
         goto out;
     }
+    s->opt = joined(&before, &a.opt);
     if (ask_for(s, v, &a, e) == 0)
         rc = runs[v->id](s, v, &a, e);
 out:
+    s->opt = before;
     args_done(&a);
     words_done(&w);
     return rc;
@@ -212,7 +225,7 @@ out:
 int run_version(struct session *s, const struct verb *v, const struct args *a,
                 struct err *e)
 {
-    if (!s->json)
+    if (!s->opt.json)
         fprintf(s->out, "llmctl  %s\n", LLMRACK_VERSION);
     return run_row(s, v, a, NULL, e);
 }
@@ -383,7 +396,7 @@ int run_key_create(struct session *s, const struct verb *v, const struct args *a
                   : -1;
 
     key = json_string_value(json_object_get(ans.root, "key"));
-    if (rc == 0 && (s->json || !key))
+    if (rc == 0 && (s->opt.json || !key))
         run_show(s, &ans, "@rest", a);
     else if (rc == 0) {
         fprintf(s->out, "%s\n", key);

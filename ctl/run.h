@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "ctl/option.h"
 #include "ctl/table.h"
 
 struct args;
@@ -23,12 +24,9 @@ struct session {
     struct wire *wire;
     FILE *out;          /* what verbs print goes there */
     const char *at;     /* the daemon's socket or address */
-    bool json;          /* the daemon's JSON instead of tables */
-    bool yes;           /* destructive verbs do not ask */
+    struct options opt; /* of the command line, and of the line that runs */
     bool slow;          /* the call may take minutes */
-    bool no_wait;       /* 202: do not follow the operation */
     bool shell, leave;  /* lines are typed; exit was said */
-    int64_t timeout_ms; /* of waiting, 0 = the verb's own */
 };
 
 /* Runs one line; -1 and a sentence. */

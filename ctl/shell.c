@@ -197,7 +197,7 @@ static bool may_leave(void)
     char *text;
     bool yes;
 
-    if (!line_is_terminal() || sh.s->yes)
+    if (!line_is_terminal() || sh.s->opt.yes)
         return true;
     look();
     if (!sh.pending)

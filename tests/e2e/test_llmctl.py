@@ -39,6 +39,7 @@ def test_json_is_the_daemons(rack):
     p = ctl(rack, "-j", "show", "models")
     assert p.returncode == 0
     assert json.loads(p.stdout) == rack.local("/api/v1/models")
+    assert ctl(rack, "show", "models", "-j").stdout == p.stdout
 
 
 def test_exit_codes_and_sentences(rack, tmp_path):
@@ -174,12 +175,17 @@ def test_a_change_from_the_draft_to_the_history(start, tmp_path):
         assert t.ends() == 0
     finally:
         t.stop()
+    p = ctl(rack, "config", "rollback", "2")
+    assert p.returncode == 4 and "-y says yes" in p.stderr
+    p = ctl(rack, "config", "rollback", "2", "-y")
+    assert p.returncode == 0, p.stderr
     history = ctl(rack, "config", "history").stdout
-    assert re.search(r"^ +3 +confirmed ", history, re.M), history
+    assert re.search(r"^ +4 +confirmed ", history, re.M), history
+    assert re.search(r"^ +3 +superseded ", history, re.M), history
     assert re.search(r"^ +2 +superseded .*longer idle", history, re.M), history
-    assert "idle_s: 81" not in ctl(rack, "config", "show").stdout
+    assert "idle_s: 81" in ctl(rack, "config", "show").stdout
     assert ctl(rack, "config", "diff", "1", "3").stdout == "no difference\n"
-    assert "-  idle_s: 81" in ctl(rack, "config", "diff", "2").stdout  # against what runs
+    assert "+  idle_s: 81" in ctl(rack, "config", "diff", "1").stdout  # against what runs
     p = ctl(rack, "support-bundle", str(tmp_path / "b.tgz"))
     assert p.returncode == 0, p.stderr
     with tarfile.open(tmp_path / "b.tgz") as bundle:

@@ -8,6 +8,7 @@
 #include "ctl/ask.c"
 #include "ctl/complete.c"
 #include "ctl/file.c"
+#include "ctl/option.c"
 #include "ctl/verb.c"
 
 /* ctl/line.c brings readline; this is all that completion needs of it. */
@@ -297,6 +298,48 @@ static void test_rest_of_line(void **state)
     args_done(&a);
 }
 
+/* Options of the session behind the verb; what the verb's own row names stays its own. */
+static void test_options_in_a_line(void **state)
+{
+    struct args a;
+
+    (void)state;
+    path_is(VERB_CONFIG_DIFF, "-j 3 --no-wait draft -y",
+            "/api/v1/config/diff?from=3&to=draft");
+    assert_int_equal(parse(VERB_CONFIG_ROLLBACK, "1 confirm -jy --timeout 2.5", &a, NULL),
+                     0);
+    assert_true(a.opt.json && a.opt.yes && !a.opt.no_wait);
+    assert_int_equal(a.opt.timeout_ms, 2500);
+    assert_string_equal(args_get(&a, "N"), "1");
+    assert_string_equal(args_get(&a, "confirm"), "");
+    args_done(&a);
+    assert_int_equal(parse(VERB_LOG, "-n -f 20 --timeout=7", &a, NULL), 0);
+    assert_true(a.opt.no_wait && args_get(&a, "-f"));
+    assert_string_equal(args_get(&a, "COUNT"), "20");
+    assert_int_equal(a.opt.timeout_ms, 7000);
+    args_done(&a);
+    parse(VERB_PLAN_SHOW, "--dot -j 4", &a, NULL);
+    assert_true(args_get(&a, "--dot") && a.opt.json);
+    args_done(&a);
+    parse(VERB_PLAN_MAKE, "qwen -j --rack cpu:4 -y", &a, NULL);
+    assert_true(a.opt.json && !a.opt.yes); /* inside the text it is the text's */
+    assert_string_equal(args_get(&a, "OPTIONS"), "--rack cpu:4 -y");
+    args_done(&a);
+    parse(VERB_CONFIG_SET, "a.b -j", &a, NULL);
+    assert_false(a.opt.json);
+    assert_string_equal(args_get(&a, "VALUE"), "-j");
+    args_done(&a);
+    parse(VERB_INSTANCE_STOP, "main reason -y", &a, NULL);
+    assert_false(a.opt.yes);
+    assert_string_equal(args_get(&a, "reason"), "-y");
+    args_done(&a);
+    not_taken_as(VERB_SHOW_STATUS, "-t", "-t takes a value");
+    not_taken_as(VERB_SHOW_STATUS, "-t soon", "--timeout cannot be 'soon'");
+    not_taken_as(VERB_SHOW_STATUS, "--socket x", "--socket stands before the verb");
+    not_taken_as(VERB_SHOW_STATUS, "-k", "-k stands before the verb");
+    not_taken_as(VERB_SHOW_STATUS, "-jx", "takes no argument, found '-jx'");
+}
+
 static void test_questions(void **state)
 {
     struct args a;
@@ -360,6 +403,7 @@ static void test_completion(void **state)
     offers("instance stop ", "m", "main mini");
     offers("inst st ", "", ""); /* start or stop? */
     offers("instance stop main ", "", "reason");
+    offers("instance stop -y ", "m", "main mini");
     offers("instance stop main reason ", "", "");
     offers("config rollback ", "", "7 12 confirm guard comment");
     offers("config commit confirm 5 ", "g", "guard");
@@ -394,11 +438,12 @@ static void test_question_mark(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_verb_prefix),  cmocka_unit_test(test_verb_refused),
-    cmocka_unit_test(test_every_row),    cmocka_unit_test(test_help),
-    cmocka_unit_test(test_words),        cmocka_unit_test(test_bodies),
-    cmocka_unit_test(test_paths),        cmocka_unit_test(test_args_refused),
-    cmocka_unit_test(test_rest_of_line), cmocka_unit_test(test_questions),
-    cmocka_unit_test(test_completion),   cmocka_unit_test(test_question_mark),
+    cmocka_unit_test(test_verb_prefix),   cmocka_unit_test(test_verb_refused),
+    cmocka_unit_test(test_every_row),     cmocka_unit_test(test_help),
+    cmocka_unit_test(test_words),         cmocka_unit_test(test_bodies),
+    cmocka_unit_test(test_paths),         cmocka_unit_test(test_args_refused),
+    cmocka_unit_test(test_rest_of_line),  cmocka_unit_test(test_options_in_a_line),
+    cmocka_unit_test(test_questions),     cmocka_unit_test(test_completion),
+    cmocka_unit_test(test_question_mark),
 };
 TEST_MAIN("ctl", tests)
