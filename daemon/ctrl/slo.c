@@ -372,7 +372,7 @@ static void close_minute(struct slo *s, int64_t now_us)
 
 static int write_waiting(struct slo *s, struct store *st, struct err *e)
 {
-    if (st && s->n_waiting && series_put(st, s->waiting, s->n_waiting, e) < 0)
+    if (st && s->n_waiting && slo_put(st, s->waiting, s->n_waiting, e) < 0)
         return -1;
     for (int i = 0; i < s->n_waiting; i++)
         free(s->waiting[i].json);

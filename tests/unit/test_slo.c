@@ -497,6 +497,39 @@ static void minutes_are_stored_and_read(void **state)
     json_decref(all);
 }
 
+/* The daemon stops in the middle of a minute and another one counts on in it. */
+static void a_restart_within_a_minute_adds_up(void **state)
+{
+    int64_t wall = 60000000, next;
+    struct slo_sample miss = done(500 * MS, 10 * MS, 4);
+    json_t *all, *fig;
+    int rc;
+
+    (void)state;
+    record(done(50 * MS, 10 * MS, 4), T0);
+    ok(slo_tick(slo, st, T0 + S, wall + 1000, &e));
+    ok(slo_tick(slo, st, T0 + 2 * S, wall + 62000, &e)); /* as chores_end does */
+    end(state);
+    begin(state);
+    record(miss, T0 + 3 * S);
+    record(miss, T0 + 3 * S);
+    miss.instance = "b"; /* which has no target, and no row yet */
+    record(miss, T0 + 3 * S);
+    ok(slo_tick(slo, st, T0 + 60 * S, wall + 60000, &e));
+    all = history(0, 99999, &rc, &next);
+    assert_int_equal(json_array_size(all), 2);
+    fig = json_object_get(json_array_get(all, 0), "figures");
+    assert_true(num(fig, "requests") == 3 && num(fig, "met") == 1);
+    assert_true(num(fig, "tokens") == 12 && num(fig, "good_tokens") == 4);
+    assert_true(fabs(num(fig, "attainment") - 1.0 / 3) < 1e-6);
+    assert_true(fabs(num(fig, "good_requests_per_s") - 1.0 / 60) < 1e-6);
+    assert_true(num(json_object_get(fig, "ttft_ms"), "p50") > 400);
+    assert_true(num(fig, "ttft_target_ms") == 100);
+    fig = json_object_get(json_array_get(all, 1), "figures");
+    assert_true(num(fig, "requests") == 1 && num(fig, "met") == 1);
+    json_decref(all);
+}
+
 static void old_minutes_go_and_lost_writes_are_made_good(void **state)
 {
     int64_t wall = 60000000, next;
@@ -558,6 +591,7 @@ static const struct CMUnitTest tests[] = {
     SLO(refused_unread_is_of_the_only_instance),
     SLO(metrics_count_what_was_recorded),
     STORED(minutes_are_stored_and_read),
+    STORED(a_restart_within_a_minute_adds_up),
     STORED(old_minutes_go_and_lost_writes_are_made_good),
     STORED(a_long_history_goes_on),
 };
