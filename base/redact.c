@@ -1,5 +1,5 @@
-/* ctl/redact.c - line by line. */
-#include "ctl/redact.h"
+/* base/redact.c - line by line. */
+#include "base/redact.h"
 
 #include <ctype.h>
 #include <stdbool.h>
@@ -39,23 +39,27 @@ static bool starts(const char *p, const char *end, const char *word)
     return (size_t)(end - p) >= n && strncasecmp(p, word, n) == 0;
 }
 
-/* A name whose value is secret, at p; its length, 0 = none. */
-static size_t name_at(const char *line, const char *p, const char *end)
+/* A name whose value is secret, at p; its length, 0 = none. *ret_count: a number behind
+ * it is one of a count. */
+static size_t name_at(const char *line, const char *p, const char *end, bool *ret_count)
 {
-    static const char *const names[] = {"password", "passwd", "secret", "api_key",
-                                        "apikey",   "token",  "prompt"};
+    static const char *const names[] = {"token",  "prompt",  "password", "passwd",
+                                        "secret", "api_key", "apikey"};
+    enum { COUNTS = 2 };
 
     if (p > line && (isalnum((unsigned char)p[-1])))
         return 0;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (starts(p, end, names[i]))
+        if (starts(p, end, names[i])) {
+            *ret_count = i < COUNTS;
             return strlen(names[i]);
+        }
     return 0;
 }
 
-/* Behind a name: quotes, ':' or '=', then a value that is no number. Where the value
+/* Behind a name: quotes, ':' or '=', then a value that is no count. Where the value
  * begins, NULL = this is no such thing. */
-static const char *value_after(const char *p, const char *end)
+static const char *value_after(const char *p, const char *end, bool count)
 {
     while (p < end && (*p == '"' || *p == '\'' || *p == ' '))
         p++;
@@ -64,8 +68,8 @@ static const char *value_after(const char *p, const char *end)
     p++;
     while (p < end && *p == ' ')
         p++;
-    if (p == end || isdigit((unsigned char)*p) || strchr("-{[", *p) ||
-        starts(p, end, "null"))
+    if (p == end || (count && isdigit((unsigned char)*p)) || strchr("-{[", *p) ||
+        starts(p, end, "null") || starts(p, end, OUT)) /* also in a second look */
         return NULL;
     return p;
 }
@@ -102,8 +106,9 @@ static void redact_line(const char *p, const char *end, struct buf *out)
         end = content;
     while (p < end) {
         size_t key = p == line || !is_id_char(p[-1]) ? key_at(p, end) : 0;
-        size_t name = key ? 0 : name_at(line, p, end);
-        const char *value = name ? value_after(p + name, end) : NULL;
+        bool count = false;
+        size_t name = key ? 0 : name_at(line, p, end, &count);
+        const char *value = name ? value_after(p + name, end, count) : NULL;
 
         if (key) {
             buf_printf(out, "%.*s." OUT, KEY_ID, p);

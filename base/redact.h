@@ -1,9 +1,9 @@
-/* ctl/redact.h - texts without secrets and without prompts, for people outside. Pure.
+/* base/redact.h - texts without secrets and without prompts, for people outside. Pure.
  *
- * The daemon strikes out what it knows to be secret; this is the second look, at every
- * text of a bundle, and the only one when the daemon is dead. */
-#ifndef CTL_REDACT_H
-#define CTL_REDACT_H
+ * For every text of a support bundle: by the daemon for what it stores, and by llmctl for
+ * all that goes into the file. */
+#ifndef BASE_REDACT_H
+#define BASE_REDACT_H
 
 #include <stddef.h>
 

@@ -3,13 +3,14 @@
  * A living daemon gives it (GET /api/v1/support: configuration with its secrets struck
  * out, journal, topology, metrics, log). When none answers, what can be had without it is
  * packed: the system journal's lines of the service, the plain files of the state folder,
- * and the machine. The state database is not: it holds hashes and secrets in pages that
- * only SQLite could take apart, and llmctl does not open it. MANIFEST says what is there,
- * and what is missing and why. Every text goes through redact(). */
+ * and the machine; and what `llmrackd --support` reads from the state database, which
+ * llmctl does not open itself. MANIFEST says what is there, and what is missing and why.
+ * Every text goes through redact(). */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,9 +25,9 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/redact.h"
 #include "ctl/args.h"
 #include "ctl/line.h"
-#include "ctl/redact.h"
 #include "ctl/run.h"
 #include "ctl/tar.h"
 #include "ctl/verb.h"
@@ -113,7 +114,7 @@ static void add_support(struct bundle *b, const json_t *root)
     json_object_foreach((json_t *)root, key, v)
     {
         if (json_is_null(v))
-            missing(b, key, "the daemon has none");
+            missing(b, key, "there is none");
         else if (!strcmp(key, "log") && json_is_array(v))
             add_log(b, v);
         else if (!strcmp(key, "config") && json_is_object(v))
@@ -249,10 +250,36 @@ static void add_state(struct bundle *b, const char *dir)
     closedir(d);
     add(b, "state-folder.txt", list.p ? list.p : "", list.len);
     buf_done(&list);
-    missing(
-        b, "state.db",
-        "configuration, journal and keys stand in the database, whose secrets cannot be "
-        "struck out without the daemon");
+}
+
+/* Configuration, journal and SLO minutes, by the daemon's program: the one beside us,
+ * else the one of PATH. */
+static void add_stored(struct bundle *b, const char *dir)
+{
+    char self[PATH_MAX], *slash, *beside, *state = xasprintf("--state-dir=%s", dir);
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    static const struct js_limits lim = {FILE_MAX, 32};
+    json_t *root = NULL;
+    struct buf out;
+    struct err e = {0};
+
+    self[n > 0 ? n : 0] = '\0';
+    slash = strrchr(self, '/');
+    beside = xasprintf("%.*s/llmrackd", slash ? (int)(slash - self) : 0, self);
+    {
+        char *argv[] = {access(beside, X_OK) == 0 ? beside : (char *)"llmrackd",
+                        (char *)"--support", state, NULL};
+
+        if (capture(argv, &out, &e) == 0 &&
+            js_parse(out.p, out.len, &lim, &root, &e) == 0)
+            add_support(b, root);
+        else
+            missing(b, "what the state database holds", e.msg);
+    }
+    json_decref(root);
+    buf_done(&out);
+    free(beside);
+    free(state);
 }
 
 static void put_file(struct buf *out, const char *path)
@@ -356,6 +383,7 @@ int run_bundle(struct session *s, const struct verb *v, const struct args *a,
     } else {
         add_journal(&b);
         add_state(&b, dir);
+        add_stored(&b, dir);
     }
     add_machine(&b, dir);
     add_manifest(&b, alive, why.msg);

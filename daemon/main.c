@@ -3,8 +3,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "daemon/api/stored.h"
 #include "daemon/app.h"
 #include "daemon/options.h"
 #include "daemon/print.h"
@@ -43,6 +45,21 @@ static int recover(const struct daemon_opts *o)
     return 0;
 }
 
+static int support(const struct daemon_opts *o)
+{
+    struct err e = {0};
+    struct buf json;
+    int rc;
+
+    buf_init(&json, 0);
+    rc = stored_support(o->state_dir, &json, &e);
+    puts(json.p);
+    buf_done(&json);
+    if (rc < 0)
+        log_error("%s", e.msg);
+    return rc < 0 ? err_exit(e.code) : 0;
+}
+
 static int run(const struct daemon_opts *o)
 {
     struct app *a = app_new(o);
@@ -73,5 +90,7 @@ int main(int argc, char **argv)
         return probe_nvml_run("libnvidia-ml.so.1", isatty(0) ? -1 : 0, 1);
     if (rc > 0)
         return 0;
+    if (o.support)
+        return support(&o);
     return o.recover ? recover(&o) : run(&o);
 }

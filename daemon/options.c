@@ -79,6 +79,8 @@ const struct opt_def daemon_opt_defs[] = {
          "be the helper that asks NVML: a JSON line at once and for each byte of input"),
     BOOL(daemon_opts, recover, "recover", NULL,
          "where the state is damaged: put its newest good backup in its place and end"),
+    BOOL(daemon_opts, support, "support", NULL,
+         "print what the state tells those who help, as JSON without secrets, and end"),
     BOOL(daemon_opts, help, "help", NULL, "print this and end"),
     BOOL(daemon_opts, version, "version", NULL, "print the version and end"),
     BOOL(daemon_opts, man, "man", NULL, "print the options as roff and end"),

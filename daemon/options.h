@@ -98,6 +98,7 @@ struct daemon_opts {
     const char *models_dir; /* published shapes; "" = beside the program */
     int probe;              /* none | nvml: be that helper and nothing else */
     bool help, version, man, man_config, sample_config;
+    bool support; /* print what is stored and end */
     bool recover; /* put a good state in the place of a damaged one and end */
 };
 

@@ -250,9 +250,9 @@ struct store_journal *store_journal(struct store *s) { return &s->journal; }
 const char *store_dir(const struct store *s) { return s->dir; }
 const char *store_name(const struct store *s) { return s->file; }
 
-static int connect_file(struct store *s, struct err *e)
+static int connect_file(struct store *s, int flags, struct err *e)
 {
-    if (sqlite3_open_v2(s->file, &s->db, SQLITE_OPEN_READWRITE, NULL) != SQLITE_OK) {
+    if (sqlite3_open_v2(s->file, &s->db, flags, NULL) != SQLITE_OK) {
         if (!s->db)
             return err_set(e, ERR_NOMEM, "no memory for the state database");
         return fail(s, e);
@@ -277,7 +277,7 @@ static int open_file(struct store *s, struct err *e)
             return err_errno(e, ERR_IO, "state database '%s'", s->file);
         close(fd);
     }
-    return connect_file(s, e);
+    return connect_file(s, SQLITE_OPEN_READWRITE, e);
 }
 
 /* Not by open_file: to close a descriptor of a file ends all locks that this process has
@@ -290,7 +290,34 @@ int store_view(const struct store *of, struct store **ret, struct err *e)
     s->dir = xstrdup(of->dir);
     s->file = xstrdup(of->file);
     s->version = of->version;
-    if (connect_file(s, e) < 0 || store_script(s, "PRAGMA query_only=ON; BEGIN", e) < 0) {
+    if (connect_file(s, SQLITE_OPEN_READWRITE, e) < 0 ||
+        store_script(s, "PRAGMA query_only=ON; BEGIN", e) < 0) {
+        store_close(s);
+        return -1;
+    }
+    *ret = s;
+    return 0;
+}
+
+int store_open_read(const char *dir, struct store **ret, struct err *e)
+{
+    struct store *s = xcalloc(1, sizeof(*s));
+    char path[FOLDER_PATH_MAX];
+    bool empty = false;
+    int rc = folder_path(dir, "state.db", path, e);
+
+    s->lock_fd = -1;
+    s->dir = xstrdup(dir);
+    s->file = xstrdup(rc == 0 ? path : dir);
+    if (rc == 0 && folder_size(path) < 0)
+        rc = err_set(e, ERR_NOTFOUND, "there is no state database '%s'", path);
+    if (rc == 0)
+        rc = connect_file(s, SQLITE_OPEN_READONLY, e);
+    if (rc == 0)
+        rc = store_check_ours(s, &empty, e);
+    if (rc == 0 && empty)
+        rc = err_set(e, ERR_CORRUPT, "state database '%s' is empty", path);
+    if (rc < 0) {
         store_close(s);
         return -1;
     }

@@ -25,6 +25,9 @@ struct store;
 
 /* A damaged store is refused with the way out in the sentence. */
 int store_open(const char *dir, struct store **ret, struct err *e);
+/* To look at only, for a daemon that does not answer: no lock, nothing is made, brought
+ * up or repaired, so a table may be missing. */
+int store_open_read(const char *dir, struct store **ret, struct err *e);
 void store_close(struct store *s);
 int store_schema_version(const struct store *s);
 /* 16 random bytes made once per store: the secret of the prefix hash. */

@@ -1,7 +1,7 @@
 /* daemon/api/support.c - what those who help need, in one answer, and the limits.
  *
  * No prompt, no answer and no secret: what the server keeps of requests are numbers, and
- * values of the configuration whose names say that they are secret are struck out. */
+ * texts of the store are struck out where they look secret (stored.h). */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -18,6 +18,7 @@
 #include "daemon/api/rows.h"
 #include "daemon/api/rules.h"
 #include "daemon/api/server.h"
+#include "daemon/api/stored.h"
 #include "daemon/ctrl/alarm.h"
 #include "daemon/ctrl/domain.h"
 #include "state/revision.h"
@@ -25,7 +26,7 @@
 #include "topo/file.h"
 #include "topo/finding.h"
 
-enum { JOURNAL_ROWS = 200, ALARMS_MAX = 512 };
+enum { ALARMS_MAX = 512 };
 
 /* ---- limits ---- */
 
@@ -63,78 +64,6 @@ void control_limits(struct conn *c)
 }
 
 /* ---- support ---- */
-
-static bool secret_line(const char *line, size_t n)
-{
-    static const char *const words[] = {"secret", "password", "passwd", "token",
-                                        "api_key"};
-    const char *colon = memchr(line, ':', n);
-
-    for (size_t i = 0; colon && i < sizeof(words) / sizeof(words[0]); i++)
-        for (const char *p = line; p + strlen(words[i]) <= colon; p++)
-            if (!strncasecmp(p, words[i], strlen(words[i])))
-                return true;
-    return false;
-}
-
-/* The text with what stands behind the colon of such lines replaced. */
-static void strike_out(const char *text, struct buf *out)
-{
-    while (*text) {
-        size_t n = strcspn(text, "\n");
-
-        if (secret_line(text, n)) {
-            buf_add(out, text, strcspn(text, ":"));
-            buf_puts(out, ": ***");
-        } else {
-            buf_add(out, text, n);
-        }
-        text += n;
-        if (*text == '\n') {
-            buf_putc(out, '\n');
-            text++;
-        }
-    }
-}
-
-static int put_config(struct conn *c, struct jw *w, struct err *e)
-{
-    struct revision r = {0};
-    struct rev_point p;
-    struct buf text;
-
-    news_point(c->h->news, &p);
-    jw_key(w, "config");
-    if (!p.running) {
-        jw_null(w);
-        return 0;
-    }
-    if (revision_get(c->h->cfg.store, p.running, &r, e) < 0)
-        return -1;
-    buf_init(&text, 0);
-    strike_out(r.text ? r.text : "", &text);
-    jw_obj(w);
-    jw_kint(w, "revision", p.running);
-    jw_kstr(w, "text", text.p ? text.p : "");
-    jw_obj_end(w);
-    buf_done(&text);
-    revision_done(&r);
-    return 0;
-}
-
-static int put_journal(struct conn *c, struct jw *w, struct err *e)
-{
-    struct journal_row *rows = xcalloc(JOURNAL_ROWS, sizeof(*rows));
-    int n = journal_list(c->h->cfg.store, 0, rows, JOURNAL_ROWS, e);
-
-    jw_key(w, "journal");
-    jw_arr(w);
-    for (int i = 0; i < n; i++)
-        rows_journal(w, &rows[i]);
-    jw_arr_end(w);
-    free(rows);
-    return n < 0 ? -1 : 0;
-}
 
 static void put_alarms(struct conn *c, struct jw *w)
 {
@@ -185,16 +114,19 @@ static void put_rack(struct conn *c, struct jw *w)
 
 void control_support(struct conn *c)
 {
+    struct store *s = handler_store(c);
+    struct rev_point p;
     struct reply r;
     struct err e;
 
-    if (!handler_store(c))
+    if (!s)
         return;
+    news_point(c->h->news, &p);
     reply_open(&r);
     jw_kint(&r.w, "at_ms", clock_wall_ms());
     jw_key(&r.w, "status");
     control_put_status(c, &r.w);
-    if (put_config(c, &r.w, &e) < 0 || put_journal(c, &r.w, &e) < 0) {
+    if (stored_put(s, p.running, &r.w, &e)) {
         buf_done(&r.b);
         conn_answer_err(c, &e);
         return;

@@ -193,3 +193,30 @@ def test_a_change_from_the_draft_to_the_history(start, tmp_path):
                 "support/log.txt"} <= set(bundle.getnames())
     assert ctl(rack, "selftest").returncode == 0
     assert ctl(rack, "journal", "verify").returncode == 0
+
+
+def test_bundle_of_a_killed_daemon(start, tmp_path):
+    """What its store says is there, without what looks secret."""
+    rack = start("--executor", "null")
+    secret = "abcdefghij12." + 64 * "7"
+    text = rack.local("/api/v1/config")["text"].replace("idle_s: 75", "idle_s: 82") + (
+        f"# password: hunter2\n# {secret}\n")
+    assert rack.local_request("PUT", "/api/v1/config/draft", {"text": text})[0] == 200
+    p = ctl(rack, "config", "commit", "comment", "pin: secret=4711 it was")
+    assert p.returncode == 0, p.stderr
+    rack.p.kill()
+    rack.p.wait()
+    p = ctl(rack, "support-bundle", str(tmp_path / "b.tgz"))
+    assert p.returncode == 0 and "does not answer" in p.stdout, p.stderr
+    with tarfile.open(tmp_path / "b.tgz") as bundle:
+        m = {x.name.removeprefix("support/"): bundle.extractfile(x).read().decode()
+             for x in bundle.getmembers()}
+    assert "idle_s: 82" in m["config.yaml"] and "# password: (struck out)" in m["config.yaml"]
+    assert json.loads(m["faults.json"]) == [] and json.loads(m["slo.json"]) == []
+    rows = json.loads(m["journal.json"])
+    assert any(r["what"] == "config.commit" and "secret=(struck out) it was" in r["detail"]
+               for r in rows)
+    assert not any(x in "".join(m.values()) for x in ("hunter2", 64 * "7", "4711"))
+    p = subprocess.run([CTL.replace("llmctl", "llmrackd"), "--support", "--state-dir",
+                        str(tmp_path / "none")], capture_output=True, text=True, timeout=30)
+    assert p.returncode == 3 and "no state database" in json.loads(p.stdout)["faults"][0]

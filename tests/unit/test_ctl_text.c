@@ -4,7 +4,7 @@
 
 #include "base/buf.h"
 #include "ctl/monitor.c"
-#include "ctl/redact.c"
+#include "base/redact.h"
 
 #include "ctl/show.c"
 #include "ctl/table.c"
@@ -34,6 +34,9 @@ static void test_secrets_are_struck_out(void **state)
     becomes("{\"password\": \"a\\\"b c\", \"n\": 1}",
             "{\"password\": \"(struck out)\", \"n\": 1}");
     becomes("  secret: hunter2  # note\n", "  secret: (struck out)  # note\n");
+    becomes("db_password: 12345\nsecret=7",
+            "db_password: (struck out)\nsecret=(struck out)");
+    becomes("secret: (struck out) x", "secret: (struck out) x"); /* again: as it was */
     becomes("api_key='x y'", "api_key='(struck out)'");
     becomes("a\n-----BEGIN EC PRIVATE KEY-----\nMHc\n-----END EC PRIVATE KEY-----\nb\n",
             "a\n(struck out)\nb\n");
