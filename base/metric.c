@@ -346,3 +346,15 @@ double metric_quantile(const struct metric_page *p, int id, double q)
     }
     return d->n_buckets ? d->buckets[d->n_buckets - 1] : NAN;
 }
+
+void metric_label(struct buf *out, const char *value)
+{
+    for (const char *s = value; *s; s++) {
+        if (*s == '\\' || *s == '"')
+            buf_putc(out, '\\');
+        if (*s == '\n')
+            buf_puts(out, "\\n");
+        else
+            buf_putc(out, *s);
+    }
+}

@@ -56,6 +56,8 @@ void metric_page_recall(struct metric_page *to, const struct metric_page *from);
 void metric_render(const struct metric_def *defs, int n_defs,
                    struct metric_page *const *pages, int n_pages,
                    const char *const_labels, struct buf *out);
+/* A label value with the escapes of the text format. */
+void metric_label(struct buf *out, const char *value);
 /* q in 0..1 by linear interpolation inside a bucket, NaN when empty. */
 double metric_quantile(const struct metric_page *p, int id, double q);
 

@@ -296,6 +296,7 @@ static int start_fleet(struct app *a, struct err *e)
     struct fleet_cfg c = {
         .loop = a->loop,
         .store = a->store,
+        .domain = a->domain,
         .program = a->engine,
         .ready = on_ready,
         .trouble = on_trouble,

@@ -1,6 +1,6 @@
 /* daemon/engine_main.c - llmrack-engine: options, start order, stop in reverse.
  *
- * Started by llmrackd with a socket and a metric page as descriptors. Signals that a
+ * Started by llmrackd with a socket and two pages as descriptors. Signals that a
  * terminal or a service manager sends to the whole group are ignored: the daemon drains
  * first and then says STOP, or goes, which ends the socket. */
 #include <fcntl.h>
@@ -18,6 +18,7 @@
 #include "daemon/serve/engine.h"
 #include "daemon/serve/map.h"
 #include "daemon/serve/metrics.h"
+#include "daemon/serve/rankpage.h"
 #include "daemon/serve/wire.h"
 
 /* What waits for a daemon that does not read; past it the engine ends. */
@@ -147,9 +148,12 @@ int main(int argc, char **argv)
     conn = wire_conn_new((int)arg_opts.fd, OUT_MAX);
     rc = metric_page_map(metrics_defs, METRICS_N, (int)arg_opts.page_fd, &page, &e);
     if (rc == 0)
+        rc = rankpage_map((int)arg_opts.ranks_fd, &cfg.ranks, &e);
+    if (rc == 0)
         rc = engine_run(&cfg, conn, page, &e);
     if (rc < 0)
         log_error("%s", e.msg);
+    rankpage_free(cfg.ranks);
     metric_page_free(page);
     wire_conn_free(conn);
     return rc < 0 ? err_exit(e.code) : 0;

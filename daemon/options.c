@@ -95,6 +95,7 @@ const struct opt_def engine_opt_defs[] = {
     INSTANCE_ROWS(engine_opts, inst.),
     INT(engine_opts, fd, "fd", 0, 1 << 20, "3", "FD", "socket to the daemon"),
     INT(engine_opts, page_fd, "page-fd", 0, 1 << 20, "4", "FD", "metric page"),
+    INT(engine_opts, ranks_fd, "ranks-fd", 0, 1 << 20, "5", "FD", "page of the ranks"),
     STR(engine_opts, secret, "secret", "", "HEX",
         "key of the prefix hash, 32 hex digits"),
     STR(engine_opts, log_level, "log-level", "info", "error|warn|info|debug",

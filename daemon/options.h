@@ -104,8 +104,9 @@ struct daemon_opts {
 
 struct engine_opts {
     struct instance_opts inst;
-    int64_t fd, page_fd; /* the wire socket and the metric page */
-    const char *secret;  /* 32 hex digits: prefix hash key */
+    int64_t fd, page_fd,
+        ranks_fd;       /* the wire socket, the metric page, that of the ranks */
+    const char *secret; /* 32 hex digits: prefix hash key */
     const char *log_level;
     bool help, version;
 };

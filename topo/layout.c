@@ -132,6 +132,14 @@ void layout_print(const struct layout *l, char *out, size_t cap)
         snprintf(out, cap, "tp1");
 }
 
+bool layout_same(const struct layout *a, const struct layout *b)
+{
+    for (size_t i = 0; i < N_WORDS; i++)
+        if (*word_of((struct layout *)a, i) != *word_of((struct layout *)b, i))
+            return false;
+    return a->sp == b->sp && a->cp_method == b->cp_method;
+}
+
 int layout_ranks(const struct layout *l) { return l->pp * layout_stage(l); }
 
 int layout_stage(const struct layout *l) { return l->cp * l->tp * l->adp; }

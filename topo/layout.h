@@ -62,6 +62,7 @@ int layout_parse(const char *text, struct layout *ret, struct err *e);
 /* The same text without what follows from the rest; "tp1" for a single device. */
 void layout_print(const struct layout *l, char *out, size_t cap);
 
+bool layout_same(const struct layout *a, const struct layout *b);
 int layout_ranks(const struct layout *l); /* of one instance */
 int layout_stage(const struct layout *l); /* ranks of a stage */
 /* Can the model be cut so? slots: expert replica slots of a layer, over all EP ranks.

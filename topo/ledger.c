@@ -128,7 +128,8 @@ static void count_steps(const struct shapes *s, const struct layout *l,
     double rows = ceil_div(a->budget, l->cp), h = s->hidden, attn = 0, mlp = 0;
     double all = rows * l->cp * l->adp; /* tokens of a stage's step */
     double local = s->n_expert ? 1.0 * (s->n_expert + a->slots) / l->ep : 0;
-    double outs = g->stage == l->pp - 1 ? fmin(g->seqs, a->budget) : 0;
+    double outs =
+        g->stage == l->pp - 1 ? (a->outs ? a->outs : fmin(g->seqs, a->budget)) : 0;
     double residuals = s->attn_res_block ? 1.0 * s->n_layer / s->attn_res_block : 0;
     double routed = 0;
 
@@ -269,8 +270,8 @@ static void judge(const struct shapes *s, const struct layout *l, struct ledger 
     }
 }
 
-static void count_stage(const struct shapes *s, const struct layout *l,
-                        const struct ledger_ask *a, int stage, struct ledger *g)
+void ledger_stage(const struct shapes *s, const struct layout *l,
+                  const struct ledger_ask *a, int stage, struct ledger *g)
 {
     *g = (struct ledger){.stage = stage, .have = a->device_bytes, .limit = LEDGER_FITS};
     g->context = a->context_bytes;
@@ -288,7 +289,7 @@ void ledger_count(const struct shapes *s, const struct layout *l,
     struct ledger g;
 
     for (int stage = 0; stage < l->pp; stage++) {
-        count_stage(s, l, a, stage, &g);
+        ledger_stage(s, l, a, stage, &g);
         if (stage == 0 || g.total > ret->total)
             *ret = g;
     }

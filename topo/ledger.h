@@ -23,6 +23,7 @@ struct ledger_ask {
     int ctx;             /* tokens resident of one sequence */
     int seqs;            /* sequences resident in the instance */
     int budget;          /* tokens of a step in one attention group */
+    int outs;            /* rows of logits at once; 0 = one a sequence */
     enum weight_format kv;
     int act_bytes;          /* of an activation element: 4 on the CPU, 2 on a GPU */
     double work_elem_bytes; /* of a row of the widest matrix, kept by the kernels beside
@@ -64,6 +65,9 @@ struct ledger {
 /* The layout must have passed layout_check. */
 void ledger_count(const struct shapes *s, const struct layout *l,
                   const struct ledger_ask *a, struct ledger *ret);
+/* The same of any rank of one stage, without a verdict. */
+void ledger_stage(const struct shapes *s, const struct layout *l,
+                  const struct ledger_ask *a, int stage, struct ledger *ret);
 void ledger_print(const struct ledger *g, struct buf *out); /* a table */
 void ledger_json(const struct ledger *g, struct buf *out);  /* one object */
 

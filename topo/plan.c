@@ -384,13 +384,18 @@ static void offer_colocated(struct plan *p, const struct plan_try *t)
 {
     struct plan_row r = {.l = t->l, .ledger = t->ledger, .est = t->est};
     int ranks = layout_ranks(&t->l), most = p->rack.n / ranks;
-    double want = p->ask.rate > 0 ? ceil(p->ask.rate / t->est.requests_s) : most;
+    double want = p->ask.replicas   ? p->ask.replicas
+                  : p->ask.rate > 0 ? ceil(p->ask.rate / t->est.requests_s)
+                                    : most;
 
     if (want > most) {
         char say[200];
         snprintf(say, sizeof(say), "%.2f requests/s with %d replicas",
                  most * t->est.requests_s, most);
-        plan_note(p, WHY_SLOWER + 1, "the rate is not reached", &t->l, say);
+        plan_note(p, WHY_SLOWER + 1,
+                  p->ask.replicas ? "the devices are too few for the replicas"
+                                  : "the rate is not reached",
+                  &t->l, say);
         return;
     }
     r.l.replicas = (int)want;
@@ -408,6 +413,8 @@ static bool on_layout(void *arg, const struct layout *l, enum layout_fault f)
     struct plan_try t;
     struct err e = {0};
 
+    if (p->ask.allow && !p->ask.allow(p->ask.allow_arg, l))
+        return true;
     p->tried++;
     if (p->ask.slots || f != LAYOUT_NONE)
         f = layout_check(l, p->ask.s, p->ask.slots, &e);
@@ -525,7 +532,8 @@ int plan_make(const struct plan_ask *a, struct plan **ret, struct err *e)
         goto fail;
     for (int n = 1; n <= p->rack.n; n++)
         layout_enumerate(a->s, n, a->with_cp, on_layout, p);
-    plan_split(p);
+    if (!p->ask.replicas)
+        plan_split(p);
     if (p->n_rows == 0) {
         most_common(p, e);
         goto fail;

@@ -30,6 +30,11 @@ struct plan_ask {
     int slots;   /* expert replica slots of a layer */
     enum weight_format kv;
     bool with_cp;
+    /* For who has the instances already: so many of them (0 = as many as there is room
+     * for), colocated only, of the layouts that `allow` takes (NULL: all). */
+    int replicas;
+    bool (*allow)(void *arg, const struct layout *l);
+    void *allow_arg;
 };
 void plan_ask_defaults(struct plan_ask *a);
 

@@ -1,10 +1,14 @@
 /* daemon/api/devices.c - the devices of the rack, and keeping one out of placement. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/api/conn.h"
 #include "daemon/api/handler.h"
+#include "daemon/api/ranks.h"
 #include "daemon/api/server.h"
 #include "daemon/ctrl/domain.h"
+#include "daemon/ctrl/rankview.h"
 #include "topo/finding.h"
 #include "topo/graph.h"
 
@@ -23,7 +27,31 @@ static void put_findings(struct jw *w, const struct domain_view *v, int node)
     jw_arr_end(w);
 }
 
-static void put_device(struct jw *w, const struct domain_view *v, int id)
+/* "main/2 tp2": the instance, its rank, the coordinates. */
+static void put_ranks(struct jw *w, const struct rank_view *v, int n, const char *device)
+{
+    char at[64], text[160];
+
+    jw_key(w, "ranks");
+    jw_arr(w);
+    for (int i = 0; i < n; i++) {
+        if (strcmp(v[i].seat.device, device))
+            continue;
+        ranks_at(&v[i], at);
+        snprintf(text, sizeof(text), "%s/%d%s%s", v[i].instance, v[i].rank,
+                 at[0] ? " " : "", at);
+        jw_str(w, text);
+    }
+    jw_arr_end(w);
+}
+
+struct device_ranks {
+    struct rank_view *v;
+    int n;
+};
+
+static void put_device(struct jw *w, const struct domain_view *v, int id,
+                       const struct device_ranks *on)
 {
     const struct node *n = graph_node(v->graph, id);
     const struct domain_cordon *c = domain_cordon_of(v, id);
@@ -44,6 +72,7 @@ static void put_device(struct jw *w, const struct domain_view *v, int id)
     jw_kstr(w, "state", c ? "cordoned" : "in service");
     jw_kstr(w, "reason", c ? c->reason : NULL);
     jw_kstr(w, "actor", c ? c->actor : NULL);
+    put_ranks(w, on->v, on->n, name);
     put_findings(w, v, id);
     jw_obj_end(w);
 }
@@ -61,6 +90,7 @@ static void put_missing(struct jw *w, const struct domain_cordon *c)
     jw_kstr(w, "state", "cordoned");
     jw_kstr(w, "reason", c->reason);
     jw_kstr(w, "actor", c->actor);
+    put_ranks(w, NULL, 0, "");
     jw_key(w, "findings");
     jw_arr(w);
     jw_arr_end(w);
@@ -70,6 +100,7 @@ static void put_missing(struct jw *w, const struct domain_cordon *c)
 void control_devices(struct conn *c)
 {
     struct domain_view *v = c->h->cfg.domain ? domain_get(c->h->cfg.domain) : NULL;
+    struct device_ranks on;
     const int *dev;
     struct reply r;
     struct err e;
@@ -81,16 +112,18 @@ void control_devices(struct conn *c)
         return;
     }
     n = graph_devices(v->graph, &dev);
+    on.n = rankview_get(c->h->router, &on.v);
     reply_open(&r);
     jw_key(&r.w, "devices");
     jw_arr(&r.w);
     for (int i = 0; i < n; i++)
-        put_device(&r.w, v, dev[i]);
+        put_device(&r.w, v, dev[i], &on);
     for (int i = 0; i < v->n_cordons; i++)
         if (v->cordons[i].node < 0)
             put_missing(&r.w, &v->cordons[i]);
     jw_arr_end(&r.w);
     reply_send(c, &r, 200);
+    free(on.v);
     domain_put(v);
 }
 

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/metric.h"
 #include "daemon/api/conn.h"
+#include "daemon/api/ranks.h"
 #include "daemon/api/route.h"
 #include "daemon/api/server.h"
 #include "daemon/api/upkeep.h"
@@ -56,19 +57,6 @@ void api_readyz(struct conn *c)
     conn_answer(c, 200, "application/json", &b);
 }
 
-/* A label value; the escapes are those of the text format. */
-static void put_label(struct buf *b, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '\\' || *s == '"')
-            buf_putc(b, '\\');
-        if (*s == '\n')
-            buf_puts(b, "\\n");
-        else
-            buf_putc(b, *s);
-    }
-}
-
 /* What does not change while an engine runs: a gauge that is always 1, its facts are
  * labels. Nothing before the first engine was ready. */
 static void put_cache_config(struct buf *b, struct router *r, const char *labels)
@@ -96,12 +84,13 @@ void api_metrics(struct conn *c)
     buf_init(&b, 0);
     buf_init(&labels, 0);
     buf_puts(&labels, "model_name=\"");
-    put_label(&labels, n_models > 0 ? models[0]->name : "");
+    metric_label(&labels, n_models > 0 ? models[0]->name : "");
     buf_puts(&labels, "\",engine=\"0\"");
     n_pages = router_pages_get(r, pages, MAX_PAGES);
     metric_render(metrics_defs, METRICS_N, pages, n_pages, labels.p, &b);
     router_pages_put(r);
     put_cache_config(&b, r, labels.p);
+    ranks_metrics(r, &b);
     if (c->h->cfg.slo)
         slo_metrics(c->h->cfg.slo, clock_now_us(clock_real()), &b);
     for (int i = 0; i < n_models; i++)

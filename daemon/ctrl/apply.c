@@ -75,7 +75,10 @@ static int describe(void *arg, const struct conf *to, struct buf *json, struct e
     for (int i = 0; i < n; i++) {
         put_action(&w, &x[i]);
         requests += x[i].live;
-        if (!x[i].fits && rc == 0)
+        if (x[i].refused[0] && rc == 0)
+            rc =
+                err_set(e, ERR_INVALID, "instance '%s': %s", x[i].instance, x[i].refused);
+        else if (!x[i].fits && rc == 0)
             rc = err_set(
                 e, ERR_NOFIT,
                 "instance '%s' needs %llu MiB and does not fit, %llu MiB are free",

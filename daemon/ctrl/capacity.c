@@ -21,10 +21,14 @@
 static const struct role_part {
     enum model_role role;
     enum shape_part part;
-} parts[] = {
-    {ROLE_TOK_EMBD, PART_EMBED}, {ROLE_OUT_HEAD, PART_HEAD}, {ROLE_Q, PART_ATTN},
-    {ROLE_K, PART_ATTN},         {ROLE_V, PART_ATTN},        {ROLE_O, PART_ATTN},
-    {ROLE_GATE, PART_MLP},       {ROLE_UP, PART_MLP},        {ROLE_DOWN, PART_MLP}};
+} parts[] = {{ROLE_TOK_EMBD, PART_EMBED}, {ROLE_OUT_HEAD, PART_HEAD},
+             {ROLE_Q, PART_ATTN},         {ROLE_K, PART_ATTN},
+             {ROLE_V, PART_ATTN},         {ROLE_O, PART_ATTN},
+             {ROLE_GATE, PART_MLP},       {ROLE_UP, PART_MLP},
+             {ROLE_DOWN, PART_MLP},       {ROLE_ROUTER, PART_ROUTER},
+             {ROLE_SH_GATE, PART_SHARED}, {ROLE_SH_UP, PART_SHARED},
+             {ROLE_SH_DOWN, PART_SHARED}, {ROLE_EXP_GATE, PART_EXPERTS},
+             {ROLE_EXP_UP, PART_EXPERTS}, {ROLE_EXP_DOWN, PART_EXPERTS}};
 enum { N_PARTS = sizeof(parts) / sizeof(parts[0]) };
 
 static bool in_each_layer(enum model_role r)
@@ -58,7 +62,9 @@ static void fill_formats(const struct model *m, int n_layer, struct shapes *s)
     for (int i = 0; i < N_PARTS; i++) {
         int layers = in_each_layer(parts[i].role) ? n_layer : 1;
         for (int l = 0; l < layers; l++) {
-            const struct model_tensor *t = model_tensor(m, parts[i].role, l);
+            const struct model_tensor *t = model_role_is_expert(parts[i].role)
+                                               ? model_expert(m, parts[i].role, l, 0)
+                                               : model_tensor(m, parts[i].role, l);
             if (!t)
                 continue;
             bytes[parts[i].part] += (double)t->bytes;
@@ -88,6 +94,10 @@ int capacity_shapes(const struct model *m, struct shapes *ret, struct err *e)
                        .tied = i->tied_head,
                        .attn_bias = i->qkv_bias,
                        .qk_norm = i->qk_norm,
+                       .n_expert = i->moe.n_expert,
+                       .topk = i->moe.top_k,
+                       .moe_inter = i->moe.n_ff,
+                       .shared_inter = i->moe.n_ff_shared,
                        .expert_hidden = i->n_embd};
 
     if (i->n_layer > SHAPES_LAYERS_MAX)
@@ -96,7 +106,7 @@ int capacity_shapes(const struct model *m, struct shapes *ret, struct err *e)
     snprintf(s.name, sizeof(s.name), "%.95s", i->name);
     snprintf(s.type, sizeof(s.type), "%s", i->format);
     for (int l = 0; l < i->n_layer; l++)
-        s.layer[l].attn = ATTN_FULL;
+        s.layer[l] = (struct layer_shape){ATTN_FULL, model_moe_layer(i, l)};
     fill_formats(m, i->n_layer, &s);
     *ret = s;
     return 0;
@@ -135,7 +145,7 @@ static void look_at_devices(const struct domain_view *v, struct capacity *c)
             fmax(c->have, x->memory_bytes.v > 0 ? fmin(x->memory_bytes.v, ram) : ram);
     }
     if (!v) {
-        c->devices = 1;
+        c->devices = c->ranks;
         c->have = ram;
     }
 }
@@ -177,19 +187,58 @@ static bool size_pool(const struct conf_instance *i, const struct model_info *m,
     return true;
 }
 
+static void ask_of(const struct conf_instance *i, double have, int n_ctx, int n_blocks,
+                   struct ledger_ask *a)
+{
+    double tokens = (double)n_blocks * KV_BLOCK_TOK;
+
+    ledger_ask_defaults(a, have, true);
+    a->ctx = n_ctx;
+    a->seqs = (int)fmax(ceil(tokens / n_ctx), 1);
+    a->outs = (int)fmin((double)i->max_seqs, ENGINE_HEAD_ROWS);
+    a->budget = (int)fmax((double)i->step_tok, (double)i->max_seqs);
+}
+
 /* The ledger counts whole sequences; the pool is what it is. */
+static double pool_bytes(const struct ledger *g, const struct ledger_ask *a,
+                         const struct layout *l, int n_blocks)
+{
+    double bytes = g->kv_token * n_blocks * KV_BLOCK_TOK / l->cp;
+
+    return a->page_bytes > 0 ? ceil(bytes / a->page_bytes) * a->page_bytes : bytes;
+}
+
+void capacity_rank(const struct shapes *s, const struct layout *l,
+                   const struct conf_instance *i, int n_ctx, int n_blocks, int rank,
+                   struct capacity_rank *ret)
+{
+    struct ledger_ask a;
+    struct ledger g;
+
+    ask_of(i, 0, n_ctx, n_blocks, &a);
+    ledger_stage(s, l, &a, rank / layout_stage(l), &g);
+    *ret = (struct capacity_rank){
+        .weights = g.weights_all + g.slots,
+        .kv = pool_bytes(&g, &a, l, n_blocks),
+        .scratch = g.activations + g.workspace + g.routed + g.comm,
+    };
+}
+
 static void count(const struct conf_instance *i, const struct layout *l,
                   const struct shapes *s, struct capacity *c)
 {
-    double tokens = (double)c->n_blocks * KV_BLOCK_TOK;
     struct ledger_ask a;
 
-    ledger_ask_defaults(&a, c->have, true);
-    a.ctx = c->n_ctx;
-    a.seqs = (int)fmax(ceil(tokens / c->n_ctx), 1);
-    a.budget = (int)fmax((double)i->step_tok, (double)i->max_seqs);
+    ask_of(i, c->have, c->n_ctx, c->n_blocks, &a);
     ledger_count(s, l, &a, &c->ledger);
-    c->need = c->ledger.total - c->ledger.kv_all + c->ledger.kv_token * tokens / l->cp;
+    c->need =
+        c->ledger.total - c->ledger.kv_all + pool_bytes(&c->ledger, &a, l, c->n_blocks);
+    for (int r = 0; r < c->ranks; r++) {
+        struct capacity_rank k;
+
+        capacity_rank(s, l, i, c->n_ctx, c->n_blocks, r, &k);
+        c->all += k.weights + k.kv + k.scratch + c->ledger.context;
+    }
     c->fits = c->need <= c->have;
     if (c->fits)
         return;
@@ -199,12 +248,26 @@ static void count(const struct conf_instance *i, const struct layout *l,
         say(c, "the KV pool is over what the weights leave", "a smaller kv.mib");
 }
 
+/* The engine's own rule first, since its sentence is the plainest; then what planning
+ * counts by. */
+static int check_layout(const struct model *m, const struct layout *l,
+                        const struct shapes *s, struct err *e)
+{
+    const struct forward_part p = {.tp = l->tp, .pp = l->pp, .ep = l->ep, .sp = l->sp};
+    struct err why = {0};
+
+    if (forward_part_check(model_info(m), &p, &why) == 0 &&
+        layout_check(l, s, 0, &why) == LAYOUT_NONE)
+        return 0;
+    return err_param(e, why.code, "layout", "%s", why.msg);
+}
+
 static int check(const struct model *m, const struct conf_instance *i,
                  const struct layout *l, struct capacity *c, struct err *e)
 {
     struct shapes s;
 
-    if (capacity_shapes(m, &s, e) < 0 || layout_check(l, &s, 0, e) != LAYOUT_NONE)
+    if (capacity_shapes(m, &s, e) < 0 || check_layout(m, l, &s, e) < 0)
         return -1;
     if (c->ranks > c->devices) {
         snprintf(c->why, sizeof(c->why), "%d ranks and %d devices in service", c->ranks,
@@ -215,6 +278,22 @@ static int check(const struct model *m, const struct conf_instance *i,
     if (size_pool(i, model_info(m), c))
         count(i, l, &s, c);
     return 0;
+}
+
+void capacity_layout(const struct conf_instance *i, struct layout *ret)
+{
+    struct layout l = {.pp = (int)i->layout.pp,
+                       .tp = (int)i->layout.tp,
+                       .ep = (int)i->layout.ep,
+                       .sp = i->layout.sp,
+                       .cp = 1,
+                       .adp = 1,
+                       .cp_method = CP_NONE,
+                       .cp_u = 1,
+                       .replicas = 1};
+
+    l.etp = l.tp % l.ep == 0 ? l.tp / l.ep : 1;
+    *ret = l;
 }
 
 int capacity_check(const char *model_path, const struct conf_instance *i,

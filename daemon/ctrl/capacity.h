@@ -23,8 +23,12 @@ int capacity_shapes(const struct model *m, struct shapes *ret, struct err *e);
 /* The same of a file or folder, which is opened for the call. */
 int capacity_shapes_of(const char *path, struct shapes *ret, struct err *e);
 
+/* An instance's layout words; cp, adp are 1. */
+void capacity_layout(const struct conf_instance *i, struct layout *ret);
+
 struct capacity {
     double need, have; /* bytes of the fullest device; of the roomiest one in service */
+    double all;        /* of all ranks together, without the margin; 0 not counted */
     bool fits;
     int ranks, devices;  /* wanted, in service */
     int n_ctx, n_blocks; /* as the engine would size them; 0 when not even that fits */
@@ -32,11 +36,19 @@ struct capacity {
     char why[256], cure[160]; /* empty when it fits */
 };
 
-/* -1 only when the model cannot be read or the layout does not suit it; that it does not
- * fit is an answer. v NULL: this machine's memory as one device. layout NULL: one rank.
- */
+/* -1 only when the model cannot be read or the layout does not suit it (then the error's
+ * param is "layout"); that it does not fit is an answer. v NULL: this machine's memory as
+ * one device a rank. layout NULL: one rank. */
 int capacity_check(const char *model_path, const struct conf_instance *i,
                    const struct layout *layout, const struct domain_view *v,
                    struct capacity *ret, struct err *e);
+
+/* What the ledger says of one rank, with the context and pool that the engine has. */
+struct capacity_rank {
+    double weights, kv, scratch;
+};
+void capacity_rank(const struct shapes *s, const struct layout *l,
+                   const struct conf_instance *i, int n_ctx, int n_blocks, int rank,
+                   struct capacity_rank *ret);
 
 #endif

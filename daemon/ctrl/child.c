@@ -4,15 +4,15 @@
  *   on_wire        frames -> news; a closed or faulty connection ends it (see below)
  *   on_exit        pidfd: reap, drain what it still said, news.gone
  *
- * The engine finds the socket at descriptor 3 and the metric page at 4. Its stderr is a
- * pipe to us: whole lines go on to our own, the last ones are kept to tell why it ended.
- * It runs on the CPUs that it is given because this thread takes them for the moment of
- * the spawn: a set given later would come after it has counted them. It has a process
- * group of its own, so that ^C at a terminal reaches the daemon only, which then drains.
- * When the connection ends before the process does, the process gets a second to end by
- * itself, since its exit status says more than the end of the connection; then it is
- * killed. The reason handed on is, in this order: why we killed it, what it said in FAIL,
- * how the process ended. */
+ * The engine finds the socket at descriptor 3, the metric page at 4, that of the ranks
+ * at 5. Its stderr is a pipe to us: whole lines go on to our own, the last ones are kept
+ * to tell why it ended. It runs on the CPUs that it is given because this thread takes
+ * them for the moment of the spawn: a set given later would come after it has counted
+ * them. It has a process group of its own, so that ^C at a terminal reaches the daemon
+ * only, which then drains. When the connection ends before the process does, the process
+ * gets a second to end by itself, since its exit status says more than the end of the
+ * connection; then it is killed. The reason handed on is, in this order: why we killed
+ * it, what it said in FAIL, how the process ended. */
 #include "daemon/ctrl/child.h"
 
 #include <errno.h>
@@ -41,6 +41,8 @@
 enum {
     SOCKET_AT = 3,
     PAGE_AT = 4,
+    RANKS_AT = 5,
+    OWN_ARGS = 5, /* beside the instance's */
     HIGH_FD = 16, /* over whatever the child's actions write to */
     OUT_MAX = 2 * WIRE_MAX,
     GRACE_US = 1000000,
@@ -68,7 +70,7 @@ struct child {
 /* ---- start ---- */
 
 struct spawn_fds {
-    int sock, page, err; /* all over HIGH_FD, so that dup2 overwrites none */
+    int sock, page, ranks, err; /* all over HIGH_FD, so that dup2 overwrites none */
 };
 
 static int spawn_actions(posix_spawn_file_actions_t *fa, const struct spawn_fds *fds)
@@ -76,7 +78,8 @@ static int spawn_actions(posix_spawn_file_actions_t *fa, const struct spawn_fds 
     return posix_spawn_file_actions_addopen(fa, 0, "/dev/null", O_RDONLY, 0) ||
            posix_spawn_file_actions_adddup2(fa, fds->err, STDERR_FILENO) ||
            posix_spawn_file_actions_adddup2(fa, fds->sock, SOCKET_AT) ||
-           posix_spawn_file_actions_adddup2(fa, fds->page, PAGE_AT);
+           posix_spawn_file_actions_adddup2(fa, fds->page, PAGE_AT) ||
+           posix_spawn_file_actions_adddup2(fa, fds->ranks, RANKS_AT);
 }
 
 static int spawn_attributes(posix_spawnattr_t *at)
@@ -92,18 +95,19 @@ static int spawn_attributes(posix_spawnattr_t *at)
 }
 
 /* argv for the child: NULL-terminated, each string malloc'd except the borrowed args. */
-static char **make_argv(const struct child_cfg *cfg, char *own[5])
+static char **make_argv(const struct child_cfg *cfg, char *own[OWN_ARGS + 1])
 {
-    char **argv = xcalloc((size_t)cfg->n_args + 6, sizeof(*argv)), hex[33];
+    char **argv = xcalloc((size_t)cfg->n_args + OWN_ARGS + 2, sizeof(*argv)), hex[33];
     int n = 0;
 
     for (int i = 0; i < 16; i++)
         snprintf(hex + 2 * i, 3, "%02x", cfg->secret[i]);
     own[0] = xasprintf("--fd=%d", SOCKET_AT);
     own[1] = xasprintf("--page-fd=%d", PAGE_AT);
-    own[2] = xasprintf("--secret=%s", hex);
-    own[3] = xasprintf("--log-level=%s", cfg->log_level);
-    own[4] = NULL;
+    own[2] = xasprintf("--ranks-fd=%d", RANKS_AT);
+    own[3] = xasprintf("--secret=%s", hex);
+    own[4] = xasprintf("--log-level=%s", cfg->log_level);
+    own[OWN_ARGS] = NULL;
     argv[n++] = (char *)cfg->program;
     for (int i = 0; own[i]; i++)
         argv[n++] = own[i];
@@ -134,7 +138,7 @@ static int spawn(const struct child_cfg *cfg, const struct spawn_fds *fds, pid_t
 {
     posix_spawn_file_actions_t fa;
     posix_spawnattr_t at;
-    char *own[5], **argv;
+    char *own[OWN_ARGS + 1], **argv;
     int rc;
 
     posix_spawn_file_actions_init(&fa);
@@ -238,7 +242,8 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
 {
     struct child *g = xcalloc(1, sizeof(*g));
     int sv[2] = {-1, -1}, p[2] = {-1, -1};
-    int page = fcntl(cfg->page_fd, F_DUPFD_CLOEXEC, HIGH_FD), rc = -1;
+    int page = fcntl(cfg->page_fd, F_DUPFD_CLOEXEC, HIGH_FD);
+    int ranks = fcntl(cfg->ranks_fd, F_DUPFD_CLOEXEC, HIGH_FD), rc = -1;
 
     g->loop = l;
     g->news = *news;
@@ -247,8 +252,8 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
     g->lines.line = pass_on;
     g->lines.arg = g;
     snprintf(g->instance, sizeof(g->instance), "%s", cfg->instance ? cfg->instance : "");
-    if (page < 0) {
-        err_errno(e, ERR_IO, "cannot pass the metric page to the engine");
+    if (page < 0 || ranks < 0) {
+        err_errno(e, ERR_IO, "cannot pass a shared page to the engine");
         goto out;
     }
     rc = make_pipe(p, e);
@@ -256,13 +261,14 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
     if (rc < 0 || (rc = make_sockets(sv, e)) < 0)
         goto out;
     g->conn = wire_conn_new(sv[0], OUT_MAX);
-    rc = spawn(cfg, &(struct spawn_fds){sv[1], page, p[1]}, &g->pid, e);
+    rc = spawn(cfg, &(struct spawn_fds){sv[1], page, ranks, p[1]}, &g->pid, e);
     if (rc == 0)
         rc = watch(g, e);
 out:
     close_fd(sv[1]);
     close_fd(p[1]);
     close_fd(page);
+    close_fd(ranks);
     if (rc < 0)
         child_free(g);
     else

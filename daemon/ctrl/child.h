@@ -1,8 +1,9 @@
 /* daemon/ctrl/child.h - the daemon's side of one engine process.
  *
- * Starts the program with a socketpair and the metric page, speaks wire over it, reaps
- * it. News comes by the callbacks below, on the control thread. `gone` comes exactly
- * once, last, when the process is reaped; the engine may be freed in it, in no other. */
+ * Starts the program with a socketpair, the metric page and the page of the ranks, speaks
+ * wire over it, reaps it. News comes by the callbacks below, on the control thread.
+ * `gone` comes exactly once, last, when the process is reaped; the engine may be freed in
+ * it, in no other. */
 #ifndef CTRL_CHILD_H
 #define CTRL_CHILD_H
 
@@ -23,7 +24,7 @@ struct child_cfg {
     const char *program;
     char *const *args; /* the instance's options */
     int n_args;
-    int page_fd;           /* borrowed */
+    int page_fd, ranks_fd; /* borrowed: the metric page and that of the ranks */
     const cpu_set_t *cpus; /* that it may use; NULL = as we */
     uint8_t secret[16];
     const char *log_level;

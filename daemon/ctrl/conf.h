@@ -45,6 +45,7 @@ struct conf_instance {
     int64_t replicas;           /* engines of this kind; of a copy too */
     int isa, backend, executor; /* as the engine's options of these names */
     struct {
+        bool automatic; /* the planner's choice, see layouts.h */
         int64_t pp, tp, ep;
         bool sp;
         int64_t chunks;

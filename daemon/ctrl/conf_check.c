@@ -130,8 +130,27 @@ static void slo_has_targets(const struct check *k)
     }
 }
 
+static void auto_or_words(const struct check *k)
+{
+    static const char *const words[] = {"pp", "tp", "ep", "sp"};
+    char path[160];
+
+    for (int i = 0; i < k->c->n_instances; i++) {
+        const struct conf_instance *x = &k->c->instances[i];
+
+        for (size_t w = 0; x->layout.automatic && w < 4; w++) {
+            snprintf(path, sizeof(path), "instances.%s.layout.%s", x->name, words[w]);
+            if (given(k, path))
+                FAULT(k, path,
+                      "layout.auto is set: the planner chooses; leave layout.%s out, or "
+                      "auto",
+                      words[w]);
+        }
+    }
+}
+
 static void (*const checks[])(const struct check *k) = {
-    must_be_given, model_is_there, one_id_each, tls_pair, slo_has_targets,
+    must_be_given, model_is_there, one_id_each, tls_pair, slo_has_targets, auto_or_words,
 };
 
 void conf_check(const struct conf *c, struct tree_node *root,

@@ -23,6 +23,7 @@
 #include "base/loop.h"
 #include "base/mem.h"
 #include "daemon/ctrl/fleet_int.h"
+#include "daemon/ctrl/layouts.h"
 #include "daemon/ctrl/need.h"
 #include "daemon/ctrl/router_ctl.h"
 
@@ -35,8 +36,8 @@ void fleet_kick(void *fleet)
     loop_timer_set(f->timer, 0);
 }
 
-static void note(struct fleet *f, const char *what, const char *instance,
-                 const char *result, const char *detail)
+void fleet_note(struct fleet *f, const char *what, const char *instance,
+                const char *result, const char *detail)
 {
     struct err e;
 
@@ -118,7 +119,7 @@ static void slot_failed(struct fleet *f, struct slot *s, const struct err *why)
 {
     if (f->job.why.code == ERR_OK)
         f->job.why = *why;
-    note(f, "instance.start", s->act.instance, "failed", why->msg);
+    fleet_note(f, "instance.start", s->act.instance, "failed", why->msg);
     fleet_slot_done(s);
 }
 
@@ -136,6 +137,7 @@ static void slot_start(struct fleet *f, struct slot *s)
     s->state = SLOT_STARTS;
     if (drained)
         unit_drain(s->fresh, true);
+    fleet_seat(f, s->fresh);
     unit_start(s->fresh);
 }
 
@@ -168,7 +170,7 @@ static void slot_ready(struct fleet *f, struct slot *s)
         log_about(LOG_LV_INFO, &(struct log_about){.instance = s->act.instance},
                   "instance '%s': a new engine serves it: %s", s->act.instance,
                   s->act.why);
-        note(f, "instance.replace", s->act.instance, "ok", s->act.why);
+        fleet_note(f, "instance.replace", s->act.instance, "ok", s->act.why);
     }
     fleet_slot_done(s);
 }
@@ -292,7 +294,7 @@ static void show_halted(struct fleet *f, const struct conf *to, const char *inst
     const struct conf_instance *i = conf_instance(to, instance);
     struct unit *u = fleet_unit(f, instance);
     struct unit_spec spec;
-    char reason[256];
+    char reason[256], refused[256];
     struct err e;
 
     if (u && u->phase != UNIT_GONE)
@@ -301,7 +303,7 @@ static void show_halted(struct fleet *f, const struct conf *to, const char *inst
         list_del(&u->link);
         unit_free(u);
     }
-    unit_spec_init(&spec, to, i);
+    fleet_spec(f, to, i, &spec, refused);
     if (unit_new(&f->env, &spec, ++f->generation, &u, &e) < 0) {
         log_about(LOG_LV_ERROR, &(struct log_about){.instance = instance},
                   "instance '%s' cannot be shown: %s", instance, e.msg);
@@ -318,6 +320,7 @@ static void apply_action(struct fleet *f, const struct conf *to,
 {
     const struct conf_instance *i = conf_instance(to, a->instance);
     struct unit *u = fleet_unit(f, a->instance);
+    char refused[256];
     struct slot *s;
 
     switch (a->kind) {
@@ -336,7 +339,7 @@ static void apply_action(struct fleet *f, const struct conf *to,
     default:
         s = &f->job.v[f->job.n++];
         *s = (struct slot){.act = *a};
-        unit_spec_init(&s->spec, to, i);
+        fleet_spec(f, to, i, &s->spec, refused); /* the plan has asked already */
     }
 }
 
@@ -352,8 +355,9 @@ int fleet_apply(struct fleet *f, const struct conf *to, fleet_done_fn done, void
         return err_set(e, ERR_CONFLICT, "another change of the instances is under way");
     acts = xcalloc(FLEET_ACTIONS, sizeof(*acts));
     n = fleet_plan(f, to, acts, FLEET_ACTIONS);
+    /* at the start each instance goes as far as it gets: its engine says why it cannot */
     for (int i = 0; i < n; i++)
-        if (!acts[i].fits) {
+        if (!acts[i].fits && (f->conf || !acts[i].refused[0])) {
             fleet_nofit(&acts[i], e);
             free(acts);
             return -1;
@@ -408,6 +412,7 @@ int fleet_new(const struct fleet_cfg *cfg, struct fleet **ret, struct err *e)
     };
     list_init(&f->units);
     f->need = need_new();
+    f->layouts = layouts_new();
     f->timer = loop_timer_new(cfg->loop, on_step, f);
     if (cfg->store)
         f->n_admin = admin_list(cfg->store, f->admin, FLEET_ADMINS, e);
@@ -462,6 +467,7 @@ void fleet_free(struct fleet *f)
     conf_unref(f->job.to);
     conf_unref(f->conf);
     need_free(f->need);
+    layouts_free(f->layouts);
     loop_timer_free(f->timer);
     free(f);
 }

@@ -17,6 +17,7 @@
 
 struct conf;
 struct conf_instance;
+struct domain;
 struct err;
 struct fleet;
 struct loop;
@@ -28,6 +29,7 @@ struct fleet_cfg {
     struct loop *loop;
     struct router *router;
     struct store *store;      /* NULL in tests */
+    struct domain *domain;    /* whose devices ranks are on; NULL in tests: none */
     struct metric_page *page; /* the daemon's */
     const char *program;      /* the engine */
     int64_t memory_bytes;     /* that engines may use together; 0 = of this machine */
@@ -57,6 +59,7 @@ struct fleet_action {
     int live;            /* requests that would be drained */
     uint64_t need, have; /* bytes: the new engine's by estimate; free now */
     bool fits;           /* false: it cannot be applied at all */
+    char refused[256];   /* why, where it is not the memory; "" */
 };
 
 /* Reads what operators have said of instances. */

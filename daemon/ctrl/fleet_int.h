@@ -9,6 +9,7 @@
 #include "daemon/ctrl/unit.h"
 #include "state/store.h"
 
+struct layouts;
 struct loop_timer;
 struct need;
 
@@ -41,6 +42,7 @@ struct fleet {
     struct conf *conf; /* last applied */
     struct job job;
     struct need *need;
+    struct layouts *layouts;
     struct loop_timer *timer;
     struct admin_row admin[FLEET_ADMINS];
     int n_admin, generation;
@@ -55,6 +57,14 @@ const struct admin_row *fleet_admin(const struct fleet *f, const char *instance)
 /* As fleet_plan, for one instance: a new engine for what runs, its kind and room. */
 void fleet_plan_new_engine(struct fleet *f, const struct unit_spec *spec,
                            struct fleet_action *a);
+/* Into the journal, where there is one. */
+void fleet_note(struct fleet *f, const char *what, const char *instance,
+                const char *result, const char *detail);
+/* What makes the engine of an instance; refused: why there can be none, "". */
+void fleet_spec(struct fleet *f, const struct conf *c, const struct conf_instance *i,
+                struct unit_spec *ret, char refused[256]);
+/* Give the ranks of a unit their devices. */
+void fleet_seat(struct fleet *f, struct unit *u);
 int fleet_nofit(const struct fleet_action *a, struct err *e);
 /* Begin a job whose slots are filled in; its state is set here. */
 void fleet_begin(struct fleet *f);

@@ -114,7 +114,7 @@ static void start(struct order *o)
 
     f->job = (struct job){.v = xcalloc(1, sizeof(*s)), .n = 1};
     s = &f->job.v[0];
-    unit_spec_init(&s->spec, o->conf, o->inst);
+    fleet_spec(f, o->conf, o->inst, &s->spec, s->act.refused);
     fleet_plan_new_engine(f, &s->spec, &s->act);
     snprintf(s->act.why, sizeof(s->act.why), "by %.60s", o->actor);
     if (o->unit && o->unit->phase != UNIT_RUNS)

@@ -13,9 +13,17 @@
 #include "daemon/ctrl/need.h"
 #include "daemon/serve/engine_fit.h"
 
-static uint64_t need_of(struct fleet *f, const char *path, const struct conf_instance *i)
+/* refused is left where it says something already. */
+static uint64_t need_of(struct fleet *f, const struct unit_spec *s, char refused[256])
 {
-    return f->cfg.need ? f->cfg.need(path, i) : need_bytes(f->need, path, i);
+    char why[256] = "";
+    uint64_t n = f->cfg.need
+                     ? f->cfg.need(s->model_path, s->inst)
+                     : need_bytes(f->need, s->model_path, s->inst, &s->layout, why);
+
+    if (!refused[0])
+        memcpy(refused, why, sizeof(why));
+    return n;
 }
 
 /* That engines may use together. */
@@ -42,7 +50,7 @@ static uint64_t free_now(struct fleet *f)
 static void plan_engine(struct fleet *f, const struct unit_spec *spec,
                         const struct unit *old, struct fleet_action *a)
 {
-    a->need = need_of(f, spec->model_path, spec->inst);
+    a->need = need_of(f, spec, a->refused);
     a->have = free_now(f);
     a->live = old ? unit_live(old) : 0;
     a->kind = !old ? FLEET_START : FLEET_REPLACE;
@@ -60,19 +68,32 @@ void fleet_plan_new_engine(struct fleet *f, const struct unit_spec *spec,
     snprintf(a->instance, sizeof(a->instance), "%s", spec->inst->name);
 }
 
-static void plan_wanted(struct fleet *f, const struct conf *to,
-                        const struct conf_instance *i, struct fleet_action *a)
+static bool starts(const struct fleet_action *a)
+{
+    return a->kind == FLEET_START || a->kind == FLEET_REPLACE ||
+           a->kind == FLEET_DRAIN_FIRST;
+}
+
+/* Returns what it needs, while it runs or is to run. */
+static uint64_t plan_wanted(struct fleet *f, const struct conf *to,
+                            const struct conf_instance *i, struct fleet_action *a)
 {
     const struct unit *u = fleet_unit(f, i->name);
+    char refused[256], none[256] = "";
     struct unit_spec spec;
+    uint64_t need = 0;
 
-    unit_spec_init(&spec, to, i);
+    fleet_spec(f, to, i, &spec, refused);
     snprintf(a->instance, sizeof(a->instance), "%s", i->name);
     a->fits = true;
     if (!strcmp(fleet_admin(f, i->name)->state, "stopped")) {
         a->kind = FLEET_KEEP;
         snprintf(a->why, sizeof(a->why), "stopped by an operator");
-    } else if (!u || u->phase != UNIT_RUNS) {
+        unit_spec_done(&spec);
+        return 0;
+    }
+    need = need_of(f, &spec, none);
+    if (!u || u->phase != UNIT_RUNS) {
         plan_engine(f, &spec, NULL, a);
         snprintf(a->why, sizeof(a->why), "a new instance");
     } else if (unit_spec_differs(&u->spec, &spec, a->why)) {
@@ -80,7 +101,12 @@ static void plan_wanted(struct fleet *f, const struct conf *to,
     } else {
         a->kind = unit_hot_differs(u, i, a->why) ? FLEET_HOT : FLEET_KEEP;
     }
+    if (starts(a) && refused[0] && !a->refused[0]) /* first what does not divide */
+        memcpy(a->refused, refused, sizeof(refused));
+    if (a->refused[0])
+        a->fits = false;
     unit_spec_done(&spec);
+    return need;
 }
 
 static void plan_unwanted(const struct unit *u, struct fleet_action *a)
@@ -105,24 +131,20 @@ int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret,
             plan_unwanted(u, &ret[n++]);
     }
     for (int i = 0; i < to->n_instances && n < max; i++) {
-        const struct conf_instance *c = &to->instances[i];
-        const struct conf_model *m = conf_model(to, c->model);
-
         ret[n] = (struct fleet_action){0};
-        plan_wanted(f, to, c, &ret[n]);
-        if (m && strcmp(fleet_admin(f, c->name)->state, "stopped"))
-            all += need_of(f, m->path, c);
+        all += plan_wanted(f, to, &to->instances[i], &ret[n]);
         n++;
     }
     for (int i = 0; i < n && all > whole(f); i++)
-        if (ret[i].kind == FLEET_START || ret[i].kind == FLEET_REPLACE ||
-            ret[i].kind == FLEET_DRAIN_FIRST)
+        if (starts(&ret[i]))
             ret[i].fits = false;
     return n;
 }
 
 int fleet_nofit(const struct fleet_action *a, struct err *e)
 {
+    if (a->refused[0])
+        return err_set(e, ERR_INVALID, "instance '%s': %s", a->instance, a->refused);
     return err_set(e, ERR_NOFIT,
                    "instance '%s' needs %llu MiB and that does not fit beside the other "
                    "instances: lower kv.mib or ctx, or remove one",

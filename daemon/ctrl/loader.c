@@ -16,6 +16,7 @@
 #include "base/loop.h"
 #include "base/mem.h"
 #include "base/queue.h"
+#include "daemon/ctrl/capacity.h"
 #include "daemon/serve/model.h"
 #include "daemon/serve/tokenizer.h"
 
@@ -97,6 +98,11 @@ int loader_open_model(const char *path, const char *name, struct loaded *ret,
     m.facts.file_bytes = i->file_bytes;
     m.facts.created_s = stat(path, &st) == 0 ? (int64_t)st.st_mtime : 0;
     m.tok = tok;
+    m.shapes = xmalloc(sizeof(*m.shapes));
+    if (capacity_shapes(model, m.shapes, NULL) < 0) { /* planning cannot say, it runs */
+        free(m.shapes);
+        m.shapes = NULL;
+    }
     model_free(model);
     *ret = m;
     return 0;
@@ -123,6 +129,7 @@ static void on_outcome(void *arg, int fd, uint32_t events)
     ld->watch = NULL;
     m = ld->m;
     ld->m.tok = NULL;
+    ld->m.shapes = NULL;
     if (ld->failed)
         ld->done(ld->arg, NULL, &ld->why);
     else
@@ -163,6 +170,7 @@ void loader_free(struct loader *ld)
     loop_fd_del(ld->watch);
     queue_free(ld->outcome);
     tokenizer_free(ld->m.tok);
+    free(ld->m.shapes);
     free(ld->path);
     free(ld->name);
     free(ld);

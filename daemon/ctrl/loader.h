@@ -10,11 +10,13 @@
 struct err;
 struct loader;
 struct loop;
+struct shapes;
 struct tokenizer;
 
 struct loaded {
     struct served facts; /* tok is NULL */
     struct tokenizer *tok;
+    struct shapes *shapes; /* for the ledger; malloc'd, NULL: not known */
 };
 
 /* name "" = the name in the file. Any thread. */
@@ -23,7 +25,8 @@ typedef int (*loader_open_fn)(const char *path, const char *name, struct loaded 
 int loader_open_model(const char *path, const char *name, struct loaded *ret,
                       struct err *e);
 
-/* One of the two is NULL; the callee takes m->tok and may free the loader. */
+/* One of the two is NULL; the callee takes m->tok and m->shapes and may free the loader.
+ */
 typedef void (*loader_done_fn)(void *arg, struct loaded *m, const struct err *why);
 
 int loader_start(struct loop *l, loader_open_fn open, const char *path, const char *name,

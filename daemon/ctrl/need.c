@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/err.h"
 #include "base/mem.h"
 #include "daemon/ctrl/capacity.h"
 #include "daemon/ctrl/conf.h"
@@ -19,7 +20,9 @@ struct answer {
     struct timespec changed;
     off_t size;
     int64_t ctx, kv_mib, max_seqs, step_tok;
+    struct layout layout;
     uint64_t bytes;
+    char refused[256]; /* why the layout does not suit it; "" it does */
 };
 
 struct need {
@@ -37,43 +40,54 @@ void need_free(struct need *n)
 }
 
 static bool answers(const struct answer *a, const char *path, const struct stat *st,
-                    const struct conf_instance *i)
+                    const struct conf_instance *i, const struct layout *l)
 {
     return !strcmp(a->path, path) && a->size == st->st_size &&
            a->changed.tv_sec == st->st_mtim.tv_sec &&
            a->changed.tv_nsec == st->st_mtim.tv_nsec && a->ctx == i->ctx &&
            a->kv_mib == i->kv.mib && a->max_seqs == i->max_seqs &&
-           a->step_tok == i->step_tok;
+           a->step_tok == i->step_tok && layout_same(&a->layout, l);
 }
 
-uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance *i)
+static void ask(struct answer *a, const struct conf_instance *i)
 {
     struct capacity c;
-    struct answer *a;
-    struct stat st;
-    double bytes;
+    struct err e = {0};
 
+    if (capacity_check(a->path, i, &a->layout, NULL, &c, &e) == 0)
+        a->bytes = c.n_blocks ? (uint64_t)c.all : 0;
+    else if (!strcmp(e.param, "layout"))
+        snprintf(a->refused, sizeof(a->refused), "%.255s", e.msg);
+}
+
+uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance *i,
+                    const struct layout *l, char refused[256])
+{
+    struct answer *a = NULL;
+    struct stat st;
+
+    refused[0] = '\0';
     if (stat(path, &st) < 0)
         return 0;
-    for (int k = 0; k < n->n; k++)
-        if (answers(&n->v[k], path, &st, i))
-            return n->v[k].bytes;
-    if (capacity_check(path, i, NULL, NULL, &c, NULL) < 0)
-        return 0;
-    /* the margin is a share of the machine, not of each engine on it */
-    bytes = c.n_blocks ? c.need - c.ledger.margin : 0;
-    a = &n->v[n->next];
-    n->next = (n->next + 1) % KEPT;
-    n->n += n->n < KEPT;
-    free(a->path);
-    *a = (struct answer){.path = xstrdup(path),
-                         .changed = st.st_mtim,
-                         .size = st.st_size,
-                         .ctx = i->ctx,
-                         .kv_mib = i->kv.mib,
-                         .max_seqs = i->max_seqs,
-                         .step_tok = i->step_tok,
-                         .bytes = bytes > 0 ? (uint64_t)bytes : 0};
+    for (int k = 0; k < n->n && !a; k++)
+        if (answers(&n->v[k], path, &st, i, l))
+            a = &n->v[k];
+    if (!a) {
+        a = &n->v[n->next];
+        n->next = (n->next + 1) % KEPT;
+        n->n += n->n < KEPT;
+        free(a->path);
+        *a = (struct answer){.path = xstrdup(path),
+                             .changed = st.st_mtim,
+                             .size = st.st_size,
+                             .ctx = i->ctx,
+                             .kv_mib = i->kv.mib,
+                             .max_seqs = i->max_seqs,
+                             .step_tok = i->step_tok};
+        a->layout = *l;
+        ask(a, i);
+    }
+    memcpy(refused, a->refused, sizeof(a->refused));
     return a->bytes;
 }
 

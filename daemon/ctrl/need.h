@@ -8,12 +8,15 @@
 #include <stdint.h>
 
 struct conf_instance;
+struct layout;
 struct need;
 
 struct need *need_new(void);
 void need_free(struct need *n);
 /* Bytes; 0 = not known (the file cannot be read, or no pool fits: its engine says so). */
-uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance *i);
+/* refused: why the model cannot be cut so, "" it can. */
+uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance *i,
+                    const struct layout *l, char refused[256]);
 
 /* What is free on this machine, within the control group. */
 uint64_t need_free_bytes(void);

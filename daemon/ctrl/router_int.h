@@ -13,6 +13,8 @@
 
 struct affinity;
 struct queue;
+struct rank_seat;
+struct rankpage;
 
 enum { ROUTER_BUCKETS = 1024 };
 
@@ -52,6 +54,9 @@ struct target {
     struct served_hot hot;
     struct instance_status st;
     struct page_box *page;
+    struct rankpage *ranks; /* what its ranks do; NULL in tests */
+    struct rank_seat *seats;
+    int n_seats;
     int n_live, n_sent, max_live;
     int64_t load;          /* sum of left */
     struct affinity *sent; /* prompts that its cache may have; NULL before it was ready */

@@ -30,6 +30,7 @@
 #include "daemon/ctrl/child.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
+#include "daemon/serve/rankpage.h"
 #include "daemon/serve/tokenizer.h"
 #include "daemon/serve/wire.h"
 #include "state/store.h"
@@ -345,6 +346,8 @@ static void on_gone(void *arg, bool asked, const struct err *why)
     forget_warming(s);
     loop_fd_set(s->orders, EPOLLIN);
     clear_gauges(target_page(s->cfg.target));
+    if (target_ranks(s->cfg.target))
+        rankpage_clear(target_ranks(s->cfg.target));
     if (asked) {
         bool late = e.code == ERR_TIMEOUT;
         note(s, "engine.stop", late ? "failed" : "ok", late ? e.msg : "");
@@ -378,6 +381,7 @@ static void start_child(struct supervisor *s)
         .args = s->cfg.args,
         .n_args = s->cfg.n_args,
         .page_fd = s->cfg.engine_page_fd,
+        .ranks_fd = s->cfg.engine_ranks_fd,
         .log_level = s->cfg.log_level,
         .instance = s->cfg.instance,
         .cpus = s->cfg.cpus ? &s->cpus : NULL,
@@ -410,6 +414,7 @@ static void on_opened(void *arg, struct loaded *m, const struct err *why)
     s->loader = NULL;
     if (s->stopping) {
         tokenizer_free(m ? m->tok : NULL);
+        free(m ? m->shapes : NULL);
         stopped(s);
         return;
     }
@@ -419,6 +424,7 @@ static void on_opened(void *arg, struct loaded *m, const struct err *why)
         return;
     }
     tokenizer_free(s->next.tok);
+    free(s->next.shapes);
     s->next = *m;
     memcpy(s->st.model, m->facts.name, sizeof(s->st.model));
     start_child(s);
@@ -559,6 +565,8 @@ int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
         store_secret(cfg->store, s->secret);
     snprintf(s->st.name, sizeof(s->st.name), "%s", cfg->instance);
     snprintf(s->st.mode, sizeof(s->st.mode), "%s", cfg->mode);
+    snprintf(s->st.layout_why, sizeof(s->st.layout_why), "%s",
+             cfg->layout_why ? cfg->layout_why : "");
     /* until the file tells its own name */
     snprintf(s->st.model, sizeof(s->st.model), "%s",
              cfg->model_name[0] ? cfg->model_name
@@ -586,6 +594,7 @@ void supervisor_free(struct supervisor *s)
     loader_free(s->loader);
     child_free(s->child);
     tokenizer_free(s->next.tok);
+    free(s->next.shapes);
     metric_page_free(s->before);
     loop_fd_del(s->orders);
     loop_timer_free(s->retry);
@@ -632,6 +641,11 @@ void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us)
 const struct instance_status *supervisor_status(const struct supervisor *s)
 {
     return &s->st;
+}
+
+const struct shapes *supervisor_shapes(const struct supervisor *s)
+{
+    return s->next.shapes;
 }
 
 const char *supervisor_lines(const struct supervisor *s) { return s->lines; }

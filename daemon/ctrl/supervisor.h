@@ -28,9 +28,11 @@ struct supervisor_cfg {
     struct store *store;      /* NULL in tests: no journal */
     struct metric_page *page; /* the daemon's */
     int engine_page_fd;       /* of the target's page */
+    int engine_ranks_fd;      /* and of its ranks */
     const cpu_set_t *cpus;    /* that the engine may use; NULL = all; copied */
 
     const char *instance, *model_path, *model_name; /* name "" = from the file */
+    const char *layout_why;     /* of one that the planner chose; NULL */
     const char *mode, *options; /* for the inventory; options is JSON */
     const char *program, *log_level;
     char *const *args; /* of the engine program */
@@ -66,6 +68,8 @@ bool supervisor_stopped(const struct supervisor *s);
 /* A changed limit for steps; 0 = never. */
 void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us);
 const struct instance_status *supervisor_status(const struct supervisor *s);
+/* Of the model that was opened last, borrowed; NULL: planning does not know it. */
+const struct shapes *supervisor_shapes(const struct supervisor *s);
 /* The last lines of the engine that ended last, "" none. */
 const char *supervisor_lines(const struct supervisor *s);
 /* Kills what still runs; its requests must have ended (see target_fail_all). */

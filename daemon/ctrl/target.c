@@ -13,6 +13,7 @@
 #include "daemon/ctrl/affinity.h"
 #include "daemon/ctrl/router_int.h"
 #include "daemon/serve/metrics.h"
+#include "daemon/serve/rankpage.h"
 
 int target_new(struct router *r, const struct target_cfg *cfg, struct target **ret,
                struct err *e)
@@ -32,6 +33,7 @@ int target_new(struct router *r, const struct target_cfg *cfg, struct target **r
     t->st.since_us = clock_now_us(clock_real());
     t->page = xcalloc(1, sizeof(*t->page));
     t->page->page = cfg->page;
+    t->ranks = cfg->ranks;
     pthread_mutex_lock(&r->lock);
     list_push(&r->targets, &t->link);
     list_push(&r->pages, &t->page->link);
@@ -65,6 +67,8 @@ void target_free(struct target *t)
     pthread_mutex_unlock(&r->lock);
     router_unref(r, t->model ? &t->model->pub : NULL);
     affinity_free(t->sent);
+    rankpage_free(t->ranks);
+    free(t->seats);
     while (queue_pop(t->bell))
         continue;
     queue_free(t->bell);
@@ -73,6 +77,8 @@ void target_free(struct target *t)
 }
 
 struct metric_page *target_page(const struct target *t) { return t->page->page; }
+
+struct rankpage *target_ranks(const struct target *t) { return t->ranks; }
 
 int target_fd(const struct target *t) { return queue_fd(t->bell); }
 

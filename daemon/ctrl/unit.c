@@ -15,11 +15,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "daemon/ctrl/capacity.h"
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/supervisor.h"
 #include "daemon/ctrl/system.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
+#include "daemon/serve/rankpage.h"
 #include "state/store.h"
 
 enum {
@@ -30,14 +32,22 @@ enum {
 /* ---- what makes an engine ---- */
 
 void unit_spec_init(struct unit_spec *s, const struct conf *c,
-                    const struct conf_instance *i)
+                    const struct conf_instance *i, const struct layout *layout)
 {
     const struct conf_model *m = conf_model(c, i->model);
+    struct conf_instance cut = *i;
     int at = 0;
 
     *s = (struct unit_spec){.conf = conf_ref(c), .inst = i};
     s->model_path = m ? m->path : "";
-    s->n_args = conf_engine_args(c, i, s->args, UNIT_ARGS);
+    if (layout) {
+        cut.layout.pp = layout->pp;
+        cut.layout.tp = layout->tp;
+        cut.layout.ep = layout->ep;
+        cut.layout.sp = layout->sp;
+    }
+    capacity_layout(&cut, &s->layout);
+    s->n_args = conf_engine_args(c, &cut, s->args, UNIT_ARGS);
     while (at < c->n_instances && &c->instances[at] != i)
         at++;
     s->own_cpus = system_cpu_share(at, c->n_instances, &s->cpus);
@@ -93,7 +103,14 @@ bool unit_spec_differs(const struct unit_spec *a, const struct unit_spec *b,
         a->own_cpus != b->own_cpus || (a->own_cpus && !CPU_EQUAL(&a->cpus, &b->cpus));
 
     why[0] = '\0';
-    if (args || name)
+    if (b->said[0] && !layout_same(&a->layout, &b->layout)) {
+        char from[64], to[64];
+
+        layout_print(&a->layout, from, sizeof(from));
+        layout_print(&b->layout, to, sizeof(to));
+        snprintf(why, 160, "layout %s -> %s, by the planner", from, to);
+    }
+    if (!why[0] && (args || name))
         conf_diff(a->conf, b->conf, on_change, &f);
     if (!why[0] && (args || name))
         snprintf(why, 160, "other options");
@@ -106,11 +123,37 @@ bool unit_spec_differs(const struct unit_spec *a, const struct unit_spec *b,
 
 /* ---- life ---- */
 
+/* Bytes of each rank by the ledger, with the context and pool that the engine has. */
+static void count_seats(struct unit *u)
+{
+    const struct instance_status *st = supervisor_status(u->sup);
+    const struct shapes *s = supervisor_shapes(u->sup);
+    int n = layout_ranks(&u->spec.layout);
+    struct rank_seat *v = xcalloc((size_t)n, sizeof(*v));
+
+    for (int i = 0; i < n; i++) {
+        struct capacity_rank c;
+
+        if (i < u->n_seats)
+            v[i] = u->seats[i];
+        if (!s || st->n_blocks <= 0 || st->n_ctx <= 0)
+            continue;
+        capacity_rank(s, &u->spec.layout, u->inst, st->n_ctx, st->n_blocks, i, &c);
+        v[i].counted = true;
+        v[i].weights = c.weights;
+        v[i].kv = c.kv;
+        v[i].scratch = c.scratch;
+    }
+    target_set_seats(u->target, v, n);
+    free(v);
+}
+
 static void on_ready(void *arg, const struct served *m)
 {
     struct unit *u = arg;
 
     (void)m;
+    count_seats(u);
     u->was_ready = true;
     u->env->trouble(u->env->arg, u->inst->name, NULL);
     u->env->ready(u->env->arg, u->inst->name);
@@ -197,12 +240,14 @@ static int new_supervisor(struct unit *u, struct err *e)
         .store = u->env->store,
         .page = u->env->page,
         .engine_page_fd = u->page_fd,
+        .engine_ranks_fd = u->ranks_fd,
         .cpus = u->spec.own_cpus ? &u->spec.cpus : NULL,
         .instance = i->name,
         .model_path = u->spec.model_path,
         .model_name = i->served_as,
         .mode = i->mode == SCHED_COLOCATED ? "colocated" : "chunked",
         .options = u->options,
+        .layout_why = u->spec.said,
         .program = u->env->program,
         .log_level = u->spec.conf->log_level,
         .args = u->spec.args,
@@ -237,14 +282,16 @@ int unit_new(const struct unit_env *env, struct unit_spec *spec, int generation,
     u->env = env;
     u->spec = *spec;
     u->generation = generation;
-    u->page_fd = -1;
+    u->page_fd = u->ranks_fd = -1;
     list_init(&u->link);
     u->conf = conf_ref(spec->conf);
     u->inst = i;
     u->options = options_json(spec);
     if (metric_page_new(metrics_defs, METRICS_N, &u->page_fd, &t.page, e) < 0)
         goto fail;
-    if (target_new(env->router, &t, &u->target, e) < 0) {
+    if (rankpage_new(&u->ranks_fd, &t.ranks, e) < 0 ||
+        target_new(env->router, &t, &u->target, e) < 0) {
+        rankpage_free(t.ranks);
         metric_page_free(t.page);
         goto fail;
     }
@@ -259,6 +306,14 @@ fail:
     u->spec = (struct unit_spec){0}; /* stays the caller's */
     unit_free(u);
     return -1;
+}
+
+void unit_seat(struct unit *u, struct rank_seat *seats, int n)
+{
+    free(u->seats);
+    u->seats = seats;
+    u->n_seats = n;
+    target_set_seats(u->target, seats, n);
 }
 
 void unit_start(struct unit *u) { supervisor_start(u->sup); }
@@ -284,8 +339,11 @@ void unit_free(struct unit *u)
     target_free(u->target);
     if (u->page_fd >= 0)
         close(u->page_fd);
+    if (u->ranks_fd >= 0)
+        close(u->ranks_fd);
     unit_spec_done(&u->spec);
     conf_unref(u->conf);
+    free(u->seats);
     free(u->options);
     free(u);
 }

@@ -15,6 +15,8 @@
 #include "base/err.h"
 #include "base/list.h"
 #include "daemon/ctrl/loader.h"
+#include "daemon/ctrl/rankview.h"
+#include "topo/layout.h"
 
 struct conf;
 struct conf_instance;
@@ -50,9 +52,12 @@ struct unit_spec {
     int n_args;
     bool own_cpus; /* else all */
     cpu_set_t cpus;
+    struct layout layout;
+    char said[160]; /* of a layout that the planner chose: why; else "" */
 };
+/* layout: the planner's choice; NULL = that of the words. */
 void unit_spec_init(struct unit_spec *s, const struct conf *c,
-                    const struct conf_instance *i);
+                    const struct conf_instance *i, const struct layout *layout);
 void unit_spec_done(struct unit_spec *s);
 /* Does it take another engine? why: the first difference, "mode chunked -> colocated". */
 bool unit_spec_differs(const struct unit_spec *a, const struct unit_spec *b,
@@ -66,8 +71,10 @@ struct unit {
     struct unit_spec spec;            /* it was made from */
     const struct conf *conf;          /* with its present values; a reference */
     const struct conf_instance *inst; /* of conf */
-    int generation, page_fd;
-    uint64_t need; /* bytes by estimate, 0 not known */
+    int generation, page_fd, ranks_fd;
+    uint64_t need;           /* bytes by estimate, 0 not known */
+    struct rank_seat *seats; /* where its ranks are; NULL: no rack */
+    int n_seats;
     struct target *target;
     struct supervisor *sup;
     char *options; /* as JSON, for the inventory */
@@ -84,6 +91,8 @@ struct unit {
 /* Takes spec when it succeeds. Nothing runs before unit_start. */
 int unit_new(const struct unit_env *env, struct unit_spec *spec, int generation,
              struct unit **ret, struct err *e);
+/* Where its ranks are, taken (malloc'd); before unit_start. */
+void unit_seat(struct unit *u, struct rank_seat *seats, int n);
 void unit_start(struct unit *u);
 /* Not started at all, shown as stopped: by an operator who gave this reason. */
 void unit_halt(struct unit *u, const char *reason);

@@ -28,6 +28,8 @@
 #include "daemon/serve/engine_load.h"
 #include "daemon/serve/engine_metrics.h"
 #include "daemon/serve/executor.h"
+#include "daemon/serve/rankpage.h"
+#include "daemon/serve/ranks.h"
 #include "daemon/serve/wire.h"
 
 enum { STEPS_KEPT = 8 }; /* a power of two over any depth */
@@ -36,6 +38,8 @@ struct engine {
     struct wire_conn *conn; /* borrowed */
     struct engine_loaded l;
     struct engine_metrics metrics;
+    struct rankpage *ranks; /* borrowed; NULL */
+    int64_t ready_us;
     struct loop *loop;
     struct loop_fd *wire_fd, *exec_fd;
     bool watch_write;
@@ -136,6 +140,19 @@ fail:
 
 /* ---- the executor's completions ---- */
 
+static void tell_ranks(struct engine *g)
+{
+    struct rank_status s;
+
+    if (!g->ranks || !g->l.ready.n_ranks)
+        return;
+    for (int i = 0; i < g->l.ready.n_ranks; i++) {
+        ranks_status(g->l.x, i, &s);
+        rankpage_set(g->ranks, i, &s);
+    }
+    rankpage_tell(g->ranks, g->l.ready.n_ranks, g->ready_us, engine_now());
+}
+
 static void on_exec(void *arg, int fd, uint32_t events)
 {
     struct engine *g = arg;
@@ -146,6 +163,7 @@ static void on_exec(void *arg, int fd, uint32_t events)
         struct sched_event ev = {.kind = SCHED_DONE, .done = &d};
         sched_event(g->sched, engine_now(), &ev);
         engine_metrics_step(&g->metrics, &d, g->step_toks[d.ticket % STEPS_KEPT]);
+        tell_ranks(g);
         if (d.error)
             g->why = *d.error;
         bool broken = d.error && d.error->code == ERR_DEVICE;
@@ -288,6 +306,8 @@ static int engine_start(struct engine *g, struct err *e)
         loop_fd_add(g->loop, g->l.x->fd, EPOLLIN, on_exec, g, &g->exec_fd, e) < 0)
         return -1;
     engine_metrics_sched(&g->metrics, g->sched);
+    g->ready_us = engine_now();
+    tell_ranks(g);
     return wire_send(g->conn, WIRE_READY, &(struct wire_part){r, sizeof(*r)}, 1, e);
 }
 
@@ -319,7 +339,7 @@ static void engine_last_words(struct wire_conn *conn, const struct err *e)
 int engine_run(const struct engine_cfg *cfg, struct wire_conn *conn,
                struct metric_page *page, struct err *e)
 {
-    struct engine g = {.conn = conn, .metrics = {.page = page}};
+    struct engine g = {.conn = conn, .metrics = {.page = page}, .ranks = cfg->ranks};
     int rc = -1;
 
     if (engine_hello(conn, e) < 0 || engine_load(cfg, conn, &g.l, e) < 0)

@@ -15,6 +15,7 @@
 
 struct err;
 struct metric_page;
+struct rankpage;
 struct wire_conn;
 
 enum engine_kv { ENGINE_KV_AUTO, ENGINE_KV_F16, ENGINE_KV_BF16 };
@@ -29,10 +30,11 @@ struct engine_cfg {
     int threads;               /* 0 = one per CPU of the process */
     const char *backend, *isa; /* names as backend_open takes them */
     bool null_exec, reuse;
-    struct layout layout; /* zeroed = one rank */
-    int chunks;           /* in which rows go to experts; 0 = 1 */
-    const char *emulate;  /* rack whose links are emulated; "" = none */
-    uint8_t secret[16];   /* of the prefix hash */
+    struct layout layout;   /* zeroed = one rank */
+    int chunks;             /* in which rows go to experts; 0 = 1 */
+    const char *emulate;    /* rack whose links are emulated; "" = none */
+    uint8_t secret[16];     /* of the prefix hash */
+    struct rankpage *ranks; /* what each rank does is told there; NULL, borrowed */
 };
 
 /* The connection and the page stay the caller's. */

@@ -8,6 +8,8 @@
 
 struct err;
 
+enum { ENGINE_HEAD_ROWS = 32 }; /* rows of logits held at once, at most */
+
 struct engine_fit_ask {
     int ctx, model_ctx; /* 0 = the model's; the model's */
     int64_t kv_mib;     /* 0 = derived */

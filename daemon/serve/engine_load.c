@@ -22,7 +22,6 @@ enum {
     /* A second step in flight would hide the scheduler's work (13 % at batch 8 with the
      * demo model), but a client that leaves would cost one more step. */
     EXEC_DEPTH = 1,
-    HEAD_ROWS = 32,  /* rows of logits held at once */
     PREFILL_RUN = 4, /* colocated: prefill steps in a row */
     CPUS_MAX = 1024
 };
@@ -161,7 +160,8 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
                         cfg->step_tok > cfg->max_seqs ? cfg->step_tok : cfg->max_seqs,
                     .max_items = cfg->max_seqs,
                     .max_ctx = l->sched.max_ctx,
-                    .max_outs = cfg->max_seqs < HEAD_ROWS ? cfg->max_seqs : HEAD_ROWS,
+                    .max_outs = cfg->max_seqs < ENGINE_HEAD_ROWS ? cfg->max_seqs
+                                                                 : ENGINE_HEAD_ROWS,
                     .kv_type = kv_types[cfg->kv_type],
                     .n_blocks = l->sched.kv.group[0].n_blocks,
                     .part = {.chunks = cfg->chunks}},

@@ -1,0 +1,192 @@
+"""Many ranks: what the daemon shows of them, layouts that are refused before anything is
+stopped, where ranks are placed, and what happens when one of them goes wrong."""
+import json
+import os
+import re
+import signal
+
+import pytest
+
+import rack as rack_module
+from rack import BIN, MODEL, Stream, wait_for
+
+TEXT = "/v1/completions"
+ASK = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+HIDDEN, LAYERS = 576, 30  # of the demo model
+CONFIG = f"""
+rack: cpu:8
+model_roots: [{os.path.dirname(os.path.realpath(MODEL))}]
+models: {{small: {{path: {os.path.realpath(MODEL)}}}}}
+instances:
+  main: {{model: small, step_tok: 64, kv: {{mib: 16}}, layout: {{tp: 3}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ranks") / "llmrackd.yaml"
+    path.write_text(CONFIG)
+    r = rack_module.Rack("--config", str(path), model=None)
+    yield r
+    assert r.p.poll() is None, "the daemon ended during the tests: " + r.logged()
+    r.stop()
+
+
+def ranks(rack):
+    return rack.local("/api/v1/ranks?instance=main")["ranks"]
+
+
+def comm(rack):
+    return {(c["rank"], c["group"], c["call"]): c for c in rack.local("/api/v1/ranks")["comm"]}
+
+
+def main(rack):
+    return rack.local("/api/v1/instances")["instances"][0]
+
+
+def journal(rack, what):
+    rows = rack.local("/api/v1/journal?limit=200")["journal"]
+    return [r["detail"] for r in rows if r["what"] == what]
+
+
+def check(rack, **directives):
+    """What a commit of these directives of the instance would do."""
+    sets = [{"path": "instances.main." + k.replace("__", "."), "value": v}
+            for k, v in directives.items()]
+    status, _, body = rack.local_request("PATCH", "/api/v1/config/draft", {"set": sets})
+    assert status == 200, body
+    return json.loads(body)
+
+
+def commit(rack, **directives):
+    said = check(rack, **directives)
+    assert said["ok"] and said["fits"], said
+    before = rack.local("/api/v1/config")["revision"]
+    status, _, body = rack.local_request("POST", "/api/v1/config/commit", {})
+    assert status == 202, body
+    wait_for(lambda: rack.local("/api/v1/config")["revision"] > before and
+             not rack.local("/api/v1/config")["busy"], 60)
+    wait_for(lambda: [i["state"] for i in rack.local("/api/v1/instances")["instances"]] == ["ready"])
+
+
+def test_what_a_rank_holds(mesh):
+    """Three ranks, each with a third of the model, where the ledger said."""
+    rows = wait_for(lambda: [r for r in ranks(mesh) if r["kv_ledger_bytes"]])
+    assert [(r["rank"], r["at"], r["device"]) for r in rows] == [
+        (i, f"tp{i}", f"cpu{i}") for i in range(3)]
+    for r in rows:
+        assert r["instance"] == "main" and r["generation"] == 1
+        for part in "weight", "kv", "scratch":
+            held, counted = r[part + "_bytes"], r[part + "_ledger_bytes"]
+            assert 0.8 * counted < held < 1.01 * counted, (part, r)
+    whole = sum(r["weight_bytes"] for r in rows)
+    assert whole == main(mesh)["weight_bytes"]
+    devices = mesh.local("/api/v1/devices")["devices"]
+    assert {d["id"]: d["ranks"] for d in devices} == {
+        f"cpu{i}": [f"main/{i} tp{i}"] if i < 3 else [] for i in range(8)}
+
+
+def test_bytes_and_time_of_collectives(mesh):
+    """A step's all-reduces are two a layer and one of the embedding, each rank reads
+    2 (p - 1) / p of the rows; the scrape says the same."""
+    before, steps = comm(mesh), mesh.metric("llmrack_steps_total")
+    busy = [r["busy_s"] for r in ranks(mesh)]
+    status, body, _ = mesh.post(TEXT, ASK)
+    assert status == 200
+    after, steps = comm(mesh), mesh.metric("llmrack_steps_total") - steps
+    u = body["usage"]
+    rows = u["total_tokens"] - 1  # of the last token no step was made
+    sums = rows * (2 * LAYERS + 1) - 2 * (u["prompt_tokens"] - 1)  # the last layer: one row
+    for i in range(3):
+        a, b = after[i, "tp", "all-reduce"], before[i, "tp", "all-reduce"]
+        assert a["calls"] - b["calls"] == steps * (2 * LAYERS + 1)
+        assert a["bytes"] - b["bytes"] == sums * HIDDEN * 4 * 2 * 2 / 3
+        assert 0 <= a["wait_ms"] <= a["ms"]
+    for r, was in zip(ranks(mesh), busy):
+        assert r["busy_s"] > was and 0 < r["busy_share"] <= 1 and 0 <= r["wait_share"] <= 1
+    m = mesh.metrics()
+    for i in range(3):
+        who = f'instance="main",rank="{i}"'
+        assert m[f'llmrack_comm_bytes_total{{{who},group="tp",call="all-reduce"}}'] == \
+            after[i, "tp", "all-reduce"]["bytes"]
+        assert m[f'llmrack_rank_memory_bytes{{{who},part="weights"}}'] == \
+            ranks(mesh)[i]["weight_bytes"]
+
+
+@pytest.mark.parametrize("layout,says", [
+    (dict(layout__tp=5), "tp 5 does not divide the model's 9 attention heads"),
+    (dict(layout__tp=3, layout__ep=3), r"ep 3 \(tp 3\): a dense model has no experts"),
+    (dict(layout__pp=31), "pp 31|31 stages"),
+    (dict(layout__pp=3), "9 ranks and 8 devices in service"),
+    (dict(layout__auto=True), "the planner chooses"),
+], ids=["heads", "experts", "layers", "devices", "auto"])
+def test_refused_before_anything_is_stopped(mesh, layout, says):
+    """Each is a fault of the check, with the sentence that says what does not divide."""
+    pid = main(mesh)["pid"]
+    said = check(mesh, **layout)
+    assert not (said["ok"] and said["fits"])
+    assert re.search(says, json.dumps(said)), said
+    status, _, body = mesh.local_request("POST", "/api/v1/config/commit", {})
+    assert status in (400, 409) and main(mesh)["pid"] == pid, body
+    assert mesh.local_request("DELETE", "/api/v1/config/draft")[0] == 200
+
+
+def test_seven_stages_then_the_planner(start):
+    """pp 7 works; its ranks leave a cordoned device alone; auto is the planner's choice, and
+    says why; all answer alike."""
+    r = start("--rack", "cpu:8", "--kv-mib", "16", "--step-tok", "64")
+    want = r.post(TEXT, ASK)[1]["choices"][0]["text"]
+    assert r.local_request("POST", "/api/v1/devices/cpu3/cordon", {"reason": "a test"})[0] == 200
+    commit(r, layout__pp=7)
+    rows = ranks(r)
+    assert [x["at"] for x in rows] == [f"pp{i}" for i in range(7)]
+    assert sorted(x["device"] for x in rows) == [f"cpu{i}" for i in range(8) if i != 3]
+    assert r.post(TEXT, ASK)[1]["choices"][0]["text"] == want
+    assert main(r)["layout_why"] is None
+    said = check(r, layout__pp=8)
+    assert "8 ranks and 7 devices in service" in json.dumps(said) and not said["fits"]
+    assert r.local_request("DELETE", "/api/v1/config/draft")[0] == 200
+    status, _, body = r.local_request("PATCH", "/api/v1/config/draft", {
+        "set": [{"path": "instances.main.layout.auto", "value": True}],
+        "unset": ["instances.main.layout.pp"]})
+    assert status == 200 and json.loads(body)["fits"], body
+    assert any("by the planner" in a["why"] for a in json.loads(body)["actions"]), body
+    generation = main(r)["generation"]
+    assert r.local_request("POST", "/api/v1/config/commit", {})[0] == 202
+    wait_for(lambda: main(r)["generation"] > generation and main(r)["state"] == "ready", 60)
+    assert re.match(r"\w+.* of \d+ layouts: \d+ tokens/s, TTFT", main(r)["layout_why"])
+    assert journal(r, "instance.layout") == [main(r)["layout_why"]]
+    assert len(ranks(r)) == main(r)["ranks"]
+    assert all(x["device"] != "cpu3" for x in ranks(r))
+    assert r.post(TEXT, ASK)[1]["choices"][0]["text"] == want
+
+
+# ---- when something breaks ----
+
+
+def error_of(stream):
+    """Of a stream that broke: its one error frame."""
+    errors = [f for f in stream.frames() if isinstance(f, dict) and "error" in f]
+    assert len(errors) == 1
+    return errors[0]["error"]
+
+
+def comes_back(rack, pid):
+    wait_for(lambda: main(rack)["pid"] not in (0, pid) and main(rack)["state"] == "ready", 60)
+    status, body, _ = rack.post(TEXT, ASK)
+    assert status == 200 and body["choices"][0]["text"]
+    assert len(ranks(rack)) == 3
+
+
+def test_engine_killed_under_a_stream(mesh):
+    """One clear error for whoever waited; then all ranks are there again."""
+    want = mesh.post(TEXT, ASK)[1]["choices"][0]["text"]
+    pid = main(mesh)["pid"]
+    s = Stream(mesh, dict(ASK, max_tokens=600))
+    wait_for(s.begun)
+    os.kill(pid, signal.SIGKILL)
+    e = error_of(s)
+    assert "failed, try again" in e["message"] and e["type"] == "service_unavailable_error"
+    comes_back(mesh, pid)
+    assert mesh.post(TEXT, ASK)[1]["choices"][0]["text"] == want
+    assert mesh.metric("llmrack_engine_failures_total") == 1
