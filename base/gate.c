@@ -12,21 +12,13 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/relax.h"
 
 enum {
     SPINS = 2000,
     LOOKS = 64, /* spins between two looks at `stop` */
     SLICE_US = 20000
 };
-
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 void gate_raise(struct gate *g, uint32_t value)
 {

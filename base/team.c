@@ -22,6 +22,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/relax.h"
 
 enum {
     LINE = 64,
@@ -51,15 +52,6 @@ struct team {
     void *arg;
     struct member *members;
 };
-
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 static void word_wait(struct word *w, unsigned old, bool spin)
 {
