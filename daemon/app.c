@@ -9,7 +9,6 @@
  * is in the store. Without a model the daemon runs all the same, to be told one. */
 #include "daemon/app.h"
 
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +37,7 @@
 #include "daemon/ctrl/slo.h"
 #include "daemon/ctrl/system.h"
 #include "daemon/options.h"
+#include "daemon/place.h"
 #include "daemon/serve/map.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/service.h"
@@ -80,54 +80,6 @@ struct app {
     int64_t drain_until_us; /* 0 = not draining */
     bool told, reloading;
 };
-
-/* ---- where things are ---- */
-
-/* A path relative to the folder of our own program. */
-static char *beside(const char *rest)
-{
-    char self[PATH_MAX], *slash;
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-
-    self[n > 0 ? n : 0] = '\0';
-    slash = strrchr(self, '/');
-    return xasprintf("%.*s/%s", slash ? (int)(slash - self) : 0, self, rest);
-}
-
-/* Published shapes: installed, or in the source tree. */
-static char *models_dir(void)
-{
-    char *installed = beside("../share/llmrack/models");
-
-    if (access(installed, R_OK) == 0)
-        return installed;
-    free(installed);
-    return beside("../etc/models");
-}
-
-/* A configuration file, malloc'd. */
-static char *read_text(const char *path, struct err *e)
-{
-    FILE *f = fopen(path, "re");
-    char *text = NULL;
-    size_t n;
-
-    if (!f) {
-        err_errno(e, ERR_NOTFOUND, "%s", path);
-        return NULL;
-    }
-    text = xcalloc(CONF_MAX_TEXT + 2, 1);
-    n = fread(text, 1, CONF_MAX_TEXT + 1, f);
-    if (ferror(f) || n > CONF_MAX_TEXT) {
-        err_set(e, ERR_TOOBIG, "%s: %s", path,
-                n > CONF_MAX_TEXT ? "longer than a configuration may be"
-                                  : "cannot be read");
-        free(text);
-        text = NULL;
-    }
-    fclose(f);
-    return text;
-}
 
 static void note(struct app *a, const char *what, const char *subject, const char *result,
                  const char *detail)
@@ -213,7 +165,8 @@ static int start_conf(struct app *a, struct err *e)
 
     if (rev_point_get(a->store, &stored, e) < 0)
         return -1;
-    if (!stored.good && a->opts->config[0] && !(seed = read_text(a->opts->config, e)))
+    if (!stored.good && a->opts->config[0] &&
+        !(seed = place_read_conf(a->opts->config, e)))
         return -1;
     buf_init(&sample, 0);
     conf_sample(&sample); /* without models */
@@ -474,8 +427,8 @@ struct app *app_new(const struct daemon_opts *o)
     a->opts = o;
     a->socket =
         o->socket[0] ? xstrdup(o->socket) : xasprintf("%s/llmrackd.sock", o->state_dir);
-    a->engine = o->engine[0] ? xstrdup(o->engine) : beside("llmrack-engine");
-    a->models_dir = o->models_dir[0] ? xstrdup(o->models_dir) : models_dir();
+    a->engine = o->engine[0] ? xstrdup(o->engine) : place_beside("llmrack-engine");
+    a->models_dir = o->models_dir[0] ? xstrdup(o->models_dir) : place_models_dir();
     a->start_us = clock_now_us(clock_real());
     return a;
 }

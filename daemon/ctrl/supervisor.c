@@ -10,10 +10,7 @@
  * of steps in the shared page moves); one that does not is killed, which is then a
  * failure like any other. When the engine goes, every request of its target gets its
  * error before a new one can be accepted.
- *
- * The warming generation goes past the router: its id is none that the router gives, and
- * once it has ended, with the engine idle, the counters of its page are set back to what
- * they were. */
+ */
 #include "daemon/ctrl/supervisor.h"
 
 #include <stdio.h>
@@ -28,7 +25,9 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/ctrl/child.h"
+#include "daemon/ctrl/facts.h"
 #include "daemon/ctrl/target.h"
+#include "daemon/ctrl/warming.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/rankpage.h"
 #include "daemon/serve/tokenizer.h"
@@ -37,11 +36,8 @@
 
 enum {
     TICKS = 8, /* a watch is checked so many times within its limit */
-    WARM_PROMPT = 8,
-    WARM_TOKENS = 2,
     LINES_MAX = 1024
 };
-static const uint64_t WARM_ID = (uint64_t)1 << 62;
 
 struct supervisor {
     struct supervisor_cfg cfg;
@@ -56,8 +52,8 @@ struct supervisor {
     double steps, load_done;    /* at that sign */
     uint8_t secret[16];
     cpu_set_t cpus;
-    struct metric_page *before; /* the engine's counters before it was warmed; NULL */
-    bool warming, draining, stopping;
+    struct warming warming;
+    bool draining, stopping;
     struct err stop_why;
     char lines[LINES_MAX];
 };
@@ -154,94 +150,28 @@ static void on_loading(void *arg, double done)
     target_set_status(s->cfg.target, &s->st);
 }
 
-static void take_figures(struct instance_status *st, const struct wire_ready *r)
-{
-    st->n_ctx = r->n_ctx;
-    st->n_blocks = r->n_blocks;
-    st->block_tok = r->block_tok;
-    st->n_threads = r->n_threads;
-    st->weight_bytes = r->weight_bytes;
-    st->kv_bytes = r->kv_bytes;
-    st->scratch_bytes = r->scratch_bytes;
-    st->load_us = r->load_us;
-    st->n_ranks = r->n_ranks;
-    memcpy(st->layout, r->layout, sizeof(st->layout));
-    memcpy(st->isa, r->isa, sizeof(st->isa));
-    memcpy(st->kv_type, r->kv_type, sizeof(st->kv_type));
-    st->error[0] = '\0';
-    st->retry_at_us = 0;
-}
-
-static void write_inventory(struct supervisor *s)
-{
-    const struct served *f = &s->next.facts;
-    struct model_row m = {.n_params = f->n_params, .file_bytes = f->file_bytes};
-    struct instance_row i = {.applied_ms = clock_wall_ms()};
-    struct err e;
-
-    if (!s->cfg.store)
-        return;
-    m.added_ms = i.applied_ms;
-    memcpy(m.name, f->name, sizeof(m.name));
-    memcpy(m.path, f->path, sizeof(m.path));
-    memcpy(m.family, f->family, sizeof(m.family));
-    memcpy(m.main_type, f->main_type, sizeof(m.main_type));
-    memcpy(m.format, f->format, sizeof(m.format));
-    snprintf(i.name, sizeof(i.name), "%s", s->cfg.instance);
-    memcpy(i.model, f->name, sizeof(i.model));
-    snprintf(i.mode, sizeof(i.mode), "%s", s->cfg.mode);
-    snprintf(i.options, sizeof(i.options), "%s", s->cfg.options);
-    if (inventory_put_model(s->cfg.store, &m, &e) < 0 ||
-        inventory_put_instance(s->cfg.store, &i, &e) < 0)
-        log_error("the inventory lacks '%s': %s", f->name, e.msg);
-}
-
-/* ---- warming ---- */
-
-static void warm(struct supervisor *s)
-{
-    static const int32_t prompt[WARM_PROMPT];
-    const struct wire_add a = {
-        .params = {.id = WARM_ID,
-                   .max_tokens = WARM_TOKENS,
-                   .top_p = 1,
-                   .repetition = 1,
-                   .n_top = -1,
-                   .n_prompt = WARM_PROMPT,
-                   .ignore_eos = true,
-                   .no_cache = true},
-        .prompt = prompt,
-    };
-
-    metric_page_recall(s->before, target_page(s->cfg.target));
-    s->warming = true;
-    child_add(s->child, &a);
-}
-
-static void forget_warming(struct supervisor *s)
-{
-    if (s->warming)
-        metric_page_recall(target_page(s->cfg.target), s->before);
-    s->warming = false;
-}
-
 static void on_ready(void *arg, const struct wire_ready *r)
 {
     struct supervisor *s = arg;
 
-    take_figures(&s->st, r);
+    facts_take(r, &s->st);
     s->st.load_done = 1;
     target_set_status(s->cfg.target, &s->st);
     s->next.facts.n_ctx = r->n_ctx;
-    warm(s);
+    warming_start(&s->warming, s->child, target_page(s->cfg.target));
 }
+
+/* ---- ready ---- */
 
 static void be_ready(struct supervisor *s)
 {
     const struct served facts = s->next.facts;
     char detail[128];
+    struct err e;
 
-    write_inventory(s);
+    if (s->cfg.store && facts_store(s->cfg.store, &facts, s->cfg.instance, s->cfg.mode,
+                                    s->cfg.options, &e) < 0)
+        log_error("the inventory lacks '%s': %s", facts.name, e.msg);
     target_set_model(s->cfg.target, &s->next.facts, s->next.tok);
     s->next.tok = NULL;
     s->ready_us = now_us();
@@ -261,7 +191,7 @@ static void on_warmed(struct supervisor *s, const struct wire_finish *w)
 {
     struct err e;
 
-    forget_warming(s);
+    warming_end(&s->warming, target_page(s->cfg.target));
     if (w->reason >= 0 && w->reason < FINISH_ERROR) {
         be_ready(s);
         return;
@@ -275,7 +205,7 @@ static void on_tokens(void *arg, uint64_t id, const struct step_token *toks, int
 {
     struct supervisor *s = arg;
 
-    if (id != WARM_ID)
+    if (id != WARMING_ID)
         target_tokens(s->cfg.target, id, toks, n, scored);
 }
 
@@ -295,8 +225,8 @@ static void on_finish(void *arg, const struct wire_finish *w)
     };
     struct err e = {0};
 
-    if (w->id == WARM_ID) {
-        if (s->warming && !s->stopping)
+    if (w->id == WARMING_ID) {
+        if (s->warming.on && !s->stopping)
             on_warmed(s, w);
         return;
     }
@@ -343,7 +273,7 @@ static void on_gone(void *arg, bool asked, const struct err *why)
     child_lines(s->child, s->lines, sizeof(s->lines));
     child_free(s->child);
     s->child = NULL;
-    forget_warming(s);
+    warming_end(&s->warming, target_page(s->cfg.target));
     loop_fd_set(s->orders, EPOLLIN);
     clear_gauges(target_page(s->cfg.target));
     if (target_ranks(s->cfg.target))
@@ -575,7 +505,7 @@ int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
     s->retry = loop_timer_new(cfg->loop, on_retry, s);
     s->tick = loop_timer_new(cfg->loop, on_tick, s);
     s->kill = loop_timer_new(cfg->loop, on_kill, s);
-    if (metric_page_new(metrics_defs, METRICS_N, NULL, &s->before, e) < 0 ||
+    if (warming_init(&s->warming, e) < 0 ||
         loop_fd_add(cfg->loop, target_fd(cfg->target), EPOLLIN, on_orders, s, &s->orders,
                     e) < 0) {
         supervisor_free(s);
@@ -595,7 +525,7 @@ void supervisor_free(struct supervisor *s)
     child_free(s->child);
     tokenizer_free(s->next.tok);
     free(s->next.shapes);
-    metric_page_free(s->before);
+    warming_done(&s->warming);
     loop_fd_del(s->orders);
     loop_timer_free(s->retry);
     loop_timer_free(s->tick);
