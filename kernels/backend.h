@@ -189,6 +189,9 @@ struct op_rope_store {
     float eps;
     struct kv_arena *kv;
     int layer; /* within the arena's layout */
+    /* Each of span.n_rows rows at a position and in a slot (block * KV_BLOCK_TOK + place)
+     * of its own, instead of span's; buf NULL: span's. */
+    struct iview row_pos, row_slot;
 };
 /* y[r, h*d..] = softmax(q.K^T * scale) V over positions 0..pos(r). sinks: a logit a head
  * that the softmax's sum counts and that has no value. */
@@ -201,6 +204,50 @@ struct op_attn {
     const struct weight *sinks; /* WEIGHT_VECTOR of n_head or NULL */
     struct kv_arena *kv;
     int layer;
+};
+/* Positions that a member of n holds when they share a sequence, block by block of n *
+ * KV_BLOCK_TOK positions: a run of KV_BLOCK_TOK each, or, striped, every n-th. They stand
+ * in the member's own blocks in order. */
+struct kv_share {
+    int n, at;
+    bool striped;
+};
+/* Attention over a member's positions only, not divided by the sum: row r, at position
+ * pos[r] of sequence seq[r], gives for its heads the values, then the maxima (log2), then
+ * the sums: y[r, 0 .. n_head * (head_dim + 2)). A maximum of -inf: it sees none of them.
+ * K and V stand in the arena, at blocks table[seq * max_blocks ..], or, packed by
+ * op_kv_pack, at n_blocks layer blocks from `off` of `blocks`, where block j of a
+ * sequence is first[seq] + j. */
+struct op_attn_part {
+    struct view y, q;
+    int n_head, n_kv_head, head_dim;
+    float scale;
+    int window; /* as in op_attn */
+    struct kv_share share;
+    struct iview pos, seq; /* of each row */
+    struct kv_arena *kv;
+    int layer;
+    int n_seq, max_blocks;
+    struct iview table;  /* n_seq * max_blocks */
+    struct dbuf *blocks; /* NULL: the arena */
+    size_t off;
+    int n_blocks;
+    struct iview first; /* n_seq */
+};
+/* y[r,:] := the parts of row r together: rows r, y.rows + r, 2 * y.rows + r, .. of x, in
+ * this order; sinks as in op_attn. */
+struct op_attn_merge {
+    struct view y, x;
+    int n_part, n_head, head_dim;
+    const struct weight *sinks;
+};
+/* One layer of blocks idx[0..n), one after the other from `off` of `to`. */
+struct op_kv_pack {
+    struct kv_arena *kv;
+    int layer;
+    struct iview idx;
+    struct dbuf *to;
+    size_t off;
 };
 /* Whole blocks, for copy on write: dst[i] := src[i], all layers. */
 struct op_kv_copy {
@@ -303,6 +350,9 @@ int op_matmul(struct stream *s, const struct op_matmul *o, struct err *e);
 int op_glu(struct stream *s, const struct op_glu *o, struct err *e);
 int op_rope_store(struct stream *s, const struct op_rope_store *o, struct err *e);
 int op_attn(struct stream *s, const struct op_attn *o, struct err *e);
+int op_attn_part(struct stream *s, const struct op_attn_part *o, struct err *e);
+int op_attn_merge(struct stream *s, const struct op_attn_merge *o, struct err *e);
+int op_kv_pack(struct stream *s, const struct op_kv_pack *o, struct err *e);
 int op_kv_copy(struct stream *s, const struct op_kv_copy *o, struct err *e);
 
 #endif

@@ -5,6 +5,7 @@
 #include "kernels/backend_impl.h"
 
 #include "base/err.h"
+#include "kernels/kv_block.h"
 
 struct ck {
     const struct backend *b;
@@ -190,7 +191,9 @@ int check_rope_store(const struct backend *b, const struct op_rope_store *o,
     struct ck c = {b, "rope_store", e};
     int rows = o->span.n_rows;
 
-    if (ck_span(&c, &o->span) < 0 || ck_heads(&c, o->n_head, o->n_kv_head) < 0 ||
+    if ((o->row_pos.buf ? ck_max(&c, "rows", rows, b->caps.max_rows)
+                        : ck_span(&c, &o->span)) < 0 ||
+        ck_heads(&c, o->n_head, o->n_kv_head) < 0 ||
         ck_kv(&c, o->kv, o->layer, o->n_kv_head, o->head_dim) < 0)
         return -1;
     if (ck_shape(&c, "q", &o->q, rows, o->n_head * o->head_dim) < 0 ||
@@ -201,6 +204,9 @@ int check_rope_store(const struct backend *b, const struct op_rope_store *o,
         return err_set(e, ERR_INTERNAL, "rope_store: %d of %d dimensions rotate",
                        o->rot_dim, o->head_dim);
     if (ck_weight(&c, "inv_freq", o->inv_freq, WEIGHT_VECTOR, o->rot_dim / 2) < 0)
+        return -1;
+    if (o->row_pos.buf && (ck_iview(&c, "row_pos", &o->row_pos, (size_t)rows) < 0 ||
+                           ck_iview(&c, "row_slot", &o->row_slot, (size_t)rows) < 0))
         return -1;
     if (o->q_norm && ck_weight(&c, "q_norm", o->q_norm, WEIGHT_VECTOR, o->head_dim) < 0)
         return -1;
@@ -222,6 +228,66 @@ int check_attn(const struct backend *b, const struct op_attn *o, struct err *e)
     if (ck_shape(&c, "q", &o->q, rows, o->n_head * o->head_dim) < 0)
         return -1;
     return ck_shape(&c, "y", &o->y, rows, o->n_head * o->head_dim);
+}
+
+/* Room for n layer blocks from off. */
+static int ck_packed(const struct ck *c, const struct dbuf *d, size_t off, int n,
+                     const struct kv_arena *kv)
+{
+    if (!d || d->b != c->b || n < 0 || off % 4 || off > d->bytes ||
+        (size_t)n > (d->bytes - off) / kv->layout.layer_bytes)
+        return err_set(c->e, ERR_INTERNAL, "%s: no room for %d blocks at byte %zu", c->op,
+                       n, off);
+    return 0;
+}
+
+int check_attn_part(const struct backend *b, const struct op_attn_part *o, struct err *e)
+{
+    struct ck c = {b, "attn_part", e};
+    size_t rows = (size_t)o->q.rows;
+
+    if (ck_heads(&c, o->n_head, o->n_kv_head) < 0 ||
+        ck_kv(&c, o->kv, o->layer, o->n_kv_head, o->head_dim) < 0 ||
+        ck_shape(&c, "q", &o->q, o->q.rows, o->n_head * o->head_dim) < 0 ||
+        ck_shape(&c, "y", &o->y, o->q.rows, o->n_head * (o->head_dim + 2)) < 0 ||
+        ck_iview(&c, "pos", &o->pos, rows) < 0 || ck_iview(&c, "seq", &o->seq, rows) < 0)
+        return -1;
+    if (o->window < 0 || o->share.n < 1 || o->share.at < 0 || o->share.at >= o->share.n)
+        return err_set(e, ERR_INTERNAL, "attn_part: a window of %d, part %d of %d",
+                       o->window, o->share.at, o->share.n);
+    if (o->n_seq < 0 || o->max_blocks < 0)
+        return err_set(e, ERR_INTERNAL, "attn_part: %d sequences of %d blocks", o->n_seq,
+                       o->max_blocks);
+    if (!o->blocks)
+        return ck_iview(&c, "table", &o->table, (size_t)o->n_seq * (size_t)o->max_blocks);
+    if (ck_packed(&c, o->blocks, o->off, o->n_blocks, o->kv) < 0)
+        return -1;
+    return ck_iview(&c, "first", &o->first, (size_t)o->n_seq);
+}
+
+int check_attn_merge(const struct backend *b, const struct op_attn_merge *o,
+                     struct err *e)
+{
+    struct ck c = {b, "attn_merge", e};
+
+    if (o->n_part < 1 || o->head_dim > KV_MAX_HEAD_DIM ||
+        ck_shape(&c, "y", &o->y, o->y.rows, o->n_head * o->head_dim) < 0)
+        return err_set(e, ERR_INTERNAL, "attn_merge: %d parts of heads of %d", o->n_part,
+                       o->head_dim);
+    if (o->sinks && ck_weight(&c, "sinks", o->sinks, WEIGHT_VECTOR, o->n_head) < 0)
+        return -1;
+    return ck_shape(&c, "x", &o->x, o->y.rows * o->n_part, o->n_head * (o->head_dim + 2));
+}
+
+int check_kv_pack(const struct backend *b, const struct op_kv_pack *o, struct err *e)
+{
+    struct ck c = {b, "kv_pack", e};
+
+    if (!o->kv || o->kv->b != b || o->layer < 0 || o->layer >= o->kv->layout.n_layer)
+        return err_set(e, ERR_INTERNAL, "kv_pack: no layer %d of a KV arena", o->layer);
+    if (ck_iview(&c, "idx", &o->idx, 0) < 0)
+        return -1;
+    return ck_packed(&c, o->to, o->off, o->idx.n, o->kv);
 }
 
 int check_kv_copy(const struct backend *b, const struct op_kv_copy *o, struct err *e)

@@ -19,6 +19,9 @@
     X(glu)                                                                               \
     X(rope_store)                                                                        \
     X(attn)                                                                              \
+    X(attn_part)                                                                         \
+    X(attn_merge)                                                                        \
+    X(kv_pack)                                                                           \
     X(kv_copy)                                                                           \
     X(route)                                                                             \
     X(dispatch)                                                                          \

@@ -33,8 +33,8 @@ struct rope_cache {
     int max_rows, max_dim;
     int32_t *pos;  /* of each row when its table was made, -1 none */
     int32_t *want; /* of each row in this launch */
-    int32_t *item;
-    float *cs; /* [max_rows][max_dim] cosines, then sines */
+    int32_t *slot; /* where its K and V go: block * KV_BLOCK_TOK + place */
+    float *cs;     /* [max_rows][max_dim] cosines, then sines */
 };
 
 void rope_cache_free(struct rope_cache *c)
@@ -43,7 +43,7 @@ void rope_cache_free(struct rope_cache *c)
         return;
     free(c->pos);
     free(c->want);
-    free(c->item);
+    free(c->slot);
     free(c->cs);
     free(c);
 }
@@ -59,9 +59,9 @@ struct rope_cache *rope_cache_new(const struct backend_caps *caps)
         cells = SIZE_MAX / sizeof(float);
     c->pos = try_malloc(rows * sizeof(*c->pos));
     c->want = try_malloc(rows * sizeof(*c->want));
-    c->item = try_malloc(rows * sizeof(*c->item));
+    c->slot = try_malloc(rows * sizeof(*c->slot));
     c->cs = try_calloc(cells, sizeof(float));
-    if (!c->pos || !c->want || !c->item || !c->cs) {
+    if (!c->pos || !c->want || !c->slot || !c->cs) {
         rope_cache_free(c);
         return NULL;
     }
@@ -140,10 +140,8 @@ static void rope_row(const struct rope_job *job, int row)
     float *q = cpu_view(&o->q) + (size_t)row * (size_t)o->q.ld;
     const float *k = cpu_view(&o->k) + (size_t)row * (size_t)o->k.ld;
     const float *v = cpu_view(&o->v) + (size_t)row * (size_t)o->v.ld;
-    int pos = job->cache->want[row], d = o->head_dim;
-    const int32_t *table = cpu_iview(&o->span.table) +
-                           (size_t)job->cache->item[row] * (size_t)o->span.max_blocks;
-    char *block = cpu_kv_block(o->kv, table[pos / KV_BLOCK_TOK]);
+    int slot = job->cache->slot[row], d = o->head_dim;
+    char *block = cpu_kv_block(o->kv, slot / KV_BLOCK_TOK);
     float kr[KV_MAX_HEAD_DIM];
     uint16_t kh[KV_MAX_HEAD_DIM], vh[KV_MAX_HEAD_DIM];
 
@@ -156,7 +154,7 @@ static void rope_row(const struct rope_job *job, int row)
         rope_head(job, kr, cs, cpu_vec(o->k_norm));
         job->kern->to_half(l->type, kr, kh, d);
         job->kern->to_half(l->type, v + h * d, vh, d);
-        scatter(l, block, o->layer, h, pos % KV_BLOCK_TOK, kh, vh);
+        scatter(l, block, o->layer, h, slot % KV_BLOCK_TOK, kh, vh);
     }
 }
 
@@ -170,21 +168,53 @@ static void rope_member(void *arg, int member, int n_members)
         rope_row(job, r);
 }
 
+/* Positions and slots of the rows as the span has them. */
+static bool place_span(struct stream *s, const struct op_rope_store *o,
+                       struct rope_cache *c)
+{
+    const struct op_span *sp = &o->span;
+    const int32_t *row = cpu_iview(&sp->row), *pos = cpu_iview(&sp->pos);
+
+    if (!cpu_span_ok(s, sp, o->kv, CPU_SPAN_ROWS, 0))
+        return false;
+    for (int i = 0; i < sp->n_items; i++) {
+        const int32_t *table = cpu_iview(&sp->table) + (size_t)i * (size_t)sp->max_blocks;
+        for (int r = row[i]; r < row[i + 1]; r++) {
+            int at = pos[i] + r - row[i];
+            c->want[r] = at;
+            c->slot[r] = table[at / KV_BLOCK_TOK] * KV_BLOCK_TOK + at % KV_BLOCK_TOK;
+        }
+    }
+    return true;
+}
+
+/* As each row says itself. */
+static bool place_rows(struct stream *s, const struct op_rope_store *o,
+                       struct rope_cache *c)
+{
+    const int32_t *pos = cpu_iview(&o->row_pos), *slot = cpu_iview(&o->row_slot);
+
+    for (int r = 0; r < o->span.n_rows; r++) {
+        if (pos[r] < 0 || slot[r] < 0 || slot[r] / KV_BLOCK_TOK >= o->kv->n_blocks) {
+            cpu_stream_fault(s, "row %d: position %d in slot %d, the arena has %d blocks",
+                             r, pos[r], slot[r], o->kv->n_blocks);
+            return false;
+        }
+        c->want[r] = pos[r];
+        c->slot[r] = slot[r];
+    }
+    return true;
+}
+
 int cpu_op_rope_store(struct stream *s, const struct op_rope_store *o, struct err *e)
 {
     struct cpu_backend *cb = cpu_of(s);
     struct rope_job job = {o, cb->kern, cb->rope};
-    const int32_t *row = cpu_iview(&o->span.row), *pos = cpu_iview(&o->span.pos);
 
     (void)e;
-    if (!cpu_span_ok(s, &o->span, o->kv, CPU_SPAN_ROWS, 0))
+    if (!(o->row_pos.buf ? place_rows : place_span)(s, o, cb->rope))
         return 0;
     rope_cache_begin(cb->rope, o);
-    for (int i = 0; i < o->span.n_items; i++)
-        for (int r = row[i]; r < row[i + 1]; r++) {
-            cb->rope->item[r] = i;
-            cb->rope->want[r] = pos[i] + r - row[i];
-        }
     cpu_run(cb, (size_t)o->span.n_rows * (size_t)(o->q.cols + o->k.cols + o->v.cols),
             rope_member, &job);
     return 0;

@@ -76,7 +76,7 @@ static int parse_word(const char *w, size_t n, struct layout *l, struct err *e)
     }
     return err_param(e, ERR_INVALID, "layout",
                      "layout word '%s' is none of ppN cpN tpN adpN epN etpN cp_uN xN sp "
-                     "gather ring striped ulysses usp",
+                     "allgather ring striped ulysses usp",
                      copy);
 }
 

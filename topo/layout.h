@@ -15,7 +15,7 @@ struct shapes;
 
 #define CP_METHOD_MAP(X)                                                                 \
     X(NONE, "none")                                                                      \
-    X(GATHER, "gather")                                                                  \
+    X(GATHER, "allgather")                                                               \
     X(RING, "ring")                                                                      \
     X(STRIPED, "striped")                                                                \
     X(ULYSSES, "ulysses")                                                                \

@@ -23,6 +23,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "daemon/serve/forward_cp.h"
 #include "daemon/serve/forward_impl.h"
 #include "daemon/serve/step.h"
 #include "kernels/comm.h"
@@ -50,10 +51,15 @@ static struct kv_layout layout_of(const struct model_info *i,
                                   const struct forward_dims *d, enum dtype kv_type)
 {
     return (struct kv_layout){.n_layer = d->n_layer,
-                              .n_kv_head = d->n_kv_head,
+                              .n_kv_head = d->n_attn_kv,
                               .head_dim = i->head_dim,
                               .block_tok = KV_BLOCK_TOK,
                               .type = kv_type};
+}
+
+int forward_block_tok(const struct forward_part *p)
+{
+    return KV_BLOCK_TOK * max_int(p->cp, 1);
 }
 
 size_t forward_kv_block_bytes(const struct model_info *i, enum dtype kv_type)
@@ -138,7 +144,7 @@ static int new_buffers(struct forward *f, struct err *e)
     for (size_t r = 0; r < sizeof(bufs) / sizeof(bufs[0]); r++)
         if (new_buf(f, bufs[r].rows, bufs[r].cols, bufs[r].at, e) < 0)
             return -1;
-    if (new_host(f, e) < 0 || forward_moe_new(f, e) < 0)
+    if (new_host(f, e) < 0 || forward_moe_new(f, e) < 0 || forward_cp_new(f, e) < 0)
         return -1;
     return new_staging(f, e);
 }
@@ -148,11 +154,15 @@ static void settle_part(struct forward_part *p)
     p->tp = max_int(p->tp, 1);
     p->pp = max_int(p->pp, 1);
     p->ep = max_int(p->ep, 1);
+    p->cp = max_int(p->cp, 1);
+    p->cp_u = max_int(p->cp_u, 1);
     p->micro = min_int(p->micro ? p->micro : p->pp, FORWARD_MICRO_MAX);
     p->sp = p->sp && p->tp > 1;
     assert(p->tp == 1 || p->tp_comm);
     assert(p->pp == 1 || p->pp_comm);
     assert(p->ep == 1 || p->ep_comm);
+    assert(p->cp == 1 || p->cp_comm);
+    assert(p->cp_u == 1 || p->cp_u_comm);
 }
 
 int forward_new(struct backend *b, struct model *m, const struct forward_cfg *cfg,
@@ -191,6 +201,7 @@ void forward_free(struct forward *f)
     for (size_t i = 0; i < sizeof(bufs) / sizeof(bufs[0]); i++)
         dbuf_free(bufs[i]);
     forward_moe_free(f);
+    forward_cp_free(f);
     forward_weights_done(&f->w);
     kv_arena_free(f->kv);
     stream_free(f->s);
@@ -218,8 +229,10 @@ static int run_head(struct forward *f, const struct shape *s, int *at,
         int n = min_int(f->cfg.max_outs, s->n_outs - first);
         if (forward_head(f, s, first, n, e) < 0 || stream_sync(f->s, e) < 0)
             return -1;
-        forward_unpack(f, n);
-        sink(arg, *at, n, f->host_logits);
+        if (forward_leads(f)) {
+            forward_unpack(f, n);
+            sink(arg, *at, n, f->host_logits);
+        }
         *at += n;
     }
     return 0;

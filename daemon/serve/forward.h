@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "kernels/dtype.h"
+#include "topo/layout.h"
 
 struct backend;
 struct backend_caps;
@@ -24,6 +25,8 @@ struct model;
 struct model_info;
 struct step;
 
+enum { FORWARD_CP_MAX = 32 }; /* cp x cp_u */
+
 /* Which part of a model a rank holds and how it meets the others. Zeroed = all of it.
  *
  * tp: heads, KV heads (repeated where there are fewer than ranks), the FFN's width and
@@ -32,14 +35,23 @@ struct step;
  * pp: a run of layers; rows go from stage to stage, cut into `micro` micro-batches so
  * that stages work at the same time. In layers of experts the tp ranks stand as ep (each
  * with whole experts of its own, rows come by all-to-all), or, with ep 1, share every
- * expert's width. */
+ * expert's width.
+ *
+ * cp x cp_u: the rows of a step are shared, each rank takes its own through the layers,
+ * and attention brings them together (forward_cp.h). cp ranks share the positions, for
+ * good: each has the KV of its own, a KV block of the step stands for cp * KV_BLOCK_TOK
+ * positions, of which every rank's arena holds KV_BLOCK_TOK. cp_u ranks share the heads,
+ * and the KV with them. */
 struct forward_part {
     int tp, tp_at, pp, pp_at, ep, ep_at; /* sizes (0 = 1), coordinates */
-    int micro;                           /* 0 = as many as stages */
+    int cp, cp_at, cp_u, cp_u_at;
+    enum cp_method cp_method; /* how K and V come together where cp > 1 */
+    int micro;                /* 0 = as many as stages */
     int chunks; /* parts in which rows go to experts elsewhere, so that they travel while
                    others are computed; 0 = 1 */
     bool sp;
-    struct comm *tp_comm, *pp_comm, *ep_comm; /* borrowed; NULL where the size is 1 */
+    /* borrowed; NULL where the size is 1 */
+    struct comm *tp_comm, *pp_comm, *ep_comm, *cp_comm, *cp_u_comm;
 };
 
 /* What buffers are made for. max_outs: logits rows held at once; a step with more of them
@@ -76,14 +88,17 @@ typedef void (*forward_sink_fn)(void *arg, int first, int n, const float *logits
 
 /* Run the items of a step whose tokens are all concrete; waits for the stream. Ids,
  * positions and blocks are checked. Outputs are rows out_from.. of each item; sink is not
- * called when there are none, and in the last stage only (by every tp rank of it). A step
- * without items makes its copies. */
+ * called when there are none, and in the last stage only (by every tp rank of its first
+ * cp rank). A step without items makes its copies. */
 int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, void *arg,
                 struct err *e);
 /* KV arena and its layout (for tests and hand-off). */
 struct kv_arena *forward_kv(struct forward *f);
 const struct kv_layout *forward_kv_layout(const struct forward *f);
-/* Bytes of one KV block with this model and type; 0 when it has no such layout. */
+/* Positions that a KV block of a step stands for: KV_BLOCK_TOK, or cp times that. */
+int forward_block_tok(const struct forward_part *p);
+/* Bytes of KV_BLOCK_TOK positions with this model and type; 0 when it has no such layout.
+ */
 size_t forward_kv_block_bytes(const struct model_info *i, enum dtype kv_type);
 
 #endif

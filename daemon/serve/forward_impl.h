@@ -1,7 +1,8 @@
 /* daemon/serve/forward_impl.h - inside the forward module only: its state and its parts.
  *
  * forward.c has the life and the run of a step, forward_stage.c cuts a step into
- * micro-batches and stages their integers, forward_ops.c launches the ops of one. */
+ * micro-batches and stages their integers, forward_ops.c launches the ops of one;
+ * forward_moe.c has layers of experts, forward_cp*.c rows that ranks share. */
 #ifndef SERVE_FORWARD_IMPL_H
 #define SERVE_FORWARD_IMPL_H
 
@@ -17,11 +18,16 @@ struct staging {
     int ids, row, pos, outs, table, src, dst, len;
 };
 
+struct cp_batch;
+struct forward_cp;
+struct forward_moe;
+
 /* One micro-batch as the counts that ops take: rows from..from+n_rows of the step. */
 struct shape {
     int n_items, n_rows, n_outs, n_copies, max_blocks, max_ctx;
     int from;
     struct staging at;
+    const struct cp_batch *cp;            /* with cp: then the counts are of my rows */
     const int64_t *row_elems, *row_bytes; /* of each tp member's share of the rows */
 };
 
@@ -35,6 +41,7 @@ struct forward {
     struct dbuf *x, *h, *q, *k, *v, *att, *act; /* [max_rows, ..] */
     struct dbuf *sum;                           /* sp, experts: [max_rows, n_embd] */
     struct forward_moe *moe;                    /* NULL for a dense model */
+    struct forward_cp *cp;                      /* NULL where no rows are shared */
     struct dbuf *out_x, *logits;                /* [max_outs, ..] */
     struct dbuf *gathered;                      /* tp: logits of all members */
     struct dbuf *idx;                           /* staging on the device */
@@ -78,6 +85,12 @@ static inline void own_rows(const struct forward *f, int n, int *ret_from, int *
     *ret_n = (int)(to - from);
 }
 
+/* Does it give out logits where it is in the last stage? One cp rank does. */
+static inline bool forward_leads(const struct forward *f)
+{
+    return f->w.d.cp_at == 0 && f->w.d.cp_u_at == 0;
+}
+
 /* Cut the step into *ret_n micro-batches and upload what ops read of them. */
 int forward_stage_step(struct forward *f, const struct step *st,
                        struct shape shapes[FORWARD_MICRO_MAX], int *ret_n, struct err *e);
@@ -110,6 +123,11 @@ void forward_moe_free(struct forward *f);
 int forward_moe_run(struct forward *f, const struct forward_layer *l, struct dbuf *x,
                     int rows, const struct shape *sp, const int64_t *row_bytes,
                     struct err *e);
+/* y := rows of x (f->x, of all tp members where sp) that outputs first.. come from. */
+int forward_gather(struct forward *f, struct dbuf *y, struct dbuf *x, int cols,
+                   const struct shape *s, int first, int n, struct err *e);
+int forward_gather_x(struct forward *f, struct dbuf *y, const struct shape *s, int first,
+                     int n, struct err *e);
 /* The copies of blocks that a step begins with. */
 int forward_copies(struct forward *f, const struct shape *s, struct err *e);
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "daemon/serve/forward_cp.h"
 #include "daemon/serve/forward_impl.h"
 #include "kernels/comm.h"
 
@@ -190,12 +191,16 @@ static int64_t x_bytes(const struct forward *f, int rows)
 
 static int from_before(struct forward *f, int rows, struct err *e)
 {
+    if (!rows)
+        return 0;
     return comm_recv(f->cfg.part.pp_comm, f->s, (struct comm_at){f->x, 0},
                      x_bytes(f, rows), f->w.d.pp_at - 1, e);
 }
 
 static int to_next(struct forward *f, int rows, struct err *e)
 {
+    if (!rows)
+        return 0;
     return comm_send(f->cfg.part.pp_comm, f->s, (struct comm_at){f->x, 0},
                      x_bytes(f, rows), f->w.d.pp_at + 1, e);
 }
@@ -225,6 +230,8 @@ static int embed(struct forward *f, const struct shape *s, struct err *e)
         .part = d->tp > 1,
     };
 
+    if (!s->n_rows) /* of others only: cp */
+        return 0;
     if (op_embed(f->s, &o, e) < 0)
         return -1;
     if (f->cfg.part.sp)
@@ -253,10 +260,13 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e)
         return -1;
     for (int i = 0; i < d->n_layer; i++) {
         const struct forward_layer *l = &f->w.layers[i];
-        bool whole = !d->last || i < d->n_layer - 1;
+        bool whole = s->n_rows && (!d->last || i < d->n_layer - 1);
 
-        if (norm_all(f, f->x, s->n_rows, l->w[ROLE_ATTN_NORM], sp, e) < 0 ||
-            run_qkv(f, l, s->n_rows, e) < 0 || run_attention(f, l, i, &span, e) < 0)
+        if (s->n_rows && (norm_all(f, f->x, s->n_rows, l->w[ROLE_ATTN_NORM], sp, e) < 0 ||
+                          run_qkv(f, l, s->n_rows, e) < 0))
+            return -1;
+        if ((f->cp ? forward_cp_attention(f, l, i, s, e)
+                   : run_attention(f, l, i, &span, e)) < 0)
             return -1;
         if (whole && run_ffn(f, l, f->x, f->att, s->n_rows, sp, s->row_bytes, e) < 0)
             return -1;
@@ -264,29 +274,29 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e)
     return d->last ? 0 : to_next(f, s->n_rows, e);
 }
 
-static int gather(struct forward *f, struct dbuf *y, struct dbuf *x, int cols,
-                  const struct shape *s, int first, int n, struct err *e)
+int forward_gather(struct forward *f, struct dbuf *y, struct dbuf *x, int cols,
+                   const struct shape *s, int first, int n, struct err *e)
 {
     const struct op_gather o = {
         .y = view_of(y, n, cols),
         .x = view_of(x, s->n_rows, cols),
         .idx = iview_of(f, s->at.outs + first, n),
     };
-    return op_gather(f->s, &o, e);
+    return n ? op_gather(f->s, &o, e) : 0;
 }
 
 /* The rows of x that outputs come from; sp: of all members. */
-static int gather_x(struct forward *f, const struct shape *s, int first, int n,
-                    struct err *e)
+int forward_gather_x(struct forward *f, struct dbuf *y, const struct shape *s, int first,
+                     int n, struct err *e)
 {
     int cols = f->w.info.n_embd;
 
     if (!f->cfg.part.sp)
-        return gather(f, f->out_x, f->x, cols, s, first, n, e);
-    if (comm_all_gather(f->cfg.part.tp_comm, f->s, (struct comm_at){f->x, 0},
-                        (struct comm_at){f->sum, 0}, s->row_bytes, e) < 0)
+        return forward_gather(f, y, f->x, cols, s, first, n, e);
+    if (s->n_rows && comm_all_gather(f->cfg.part.tp_comm, f->s, (struct comm_at){f->x, 0},
+                                     (struct comm_at){f->sum, 0}, s->row_bytes, e) < 0)
         return -1;
-    return gather(f, f->out_x, f->sum, cols, s, first, n, e);
+    return forward_gather(f, y, f->sum, cols, s, first, n, e);
 }
 
 /* Logits to the host: of this rank alone, or the parts of all members. */
@@ -333,9 +343,13 @@ int forward_head(struct forward *f, const struct shape *s, int first, int n,
         .y = {view_of(f->logits, n, f->w.d.n_vocab)},
     };
 
-    if (gather_x(f, s, first, n, e) < 0 ||
-        gather(f, f->q, f->att, f->w.d.q_dim, s, first, n, e) < 0 ||
-        run_ffn(f, l, f->out_x, f->q, n, NULL, head_rows(f, n), e) < 0 ||
+    if (f->cp ? forward_cp_outs(f, s, first, n, e) < 0
+              : forward_gather_x(f, f->out_x, s, first, n, e) < 0 ||
+                    forward_gather(f, f->q, f->att, f->w.d.q_dim, s, first, n, e) < 0)
+        return -1;
+    if (!forward_leads(f))
+        return 0;
+    if (run_ffn(f, l, f->out_x, f->q, n, NULL, head_rows(f, n), e) < 0 ||
         norm_all(f, f->out_x, n, f->w.top[ROLE_OUT_NORM], NULL, e) < 0 ||
         op_matmul(f->s, &head, e) < 0)
         return -1;

@@ -8,20 +8,24 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "daemon/serve/forward_cp.h"
 #include "daemon/serve/forward_impl.h"
 #include "daemon/serve/step.h"
 #include "kernels/comm.h"
 
 size_t forward_stage_size(const struct forward_cfg *c)
 {
-    size_t blocks = ((size_t)c->max_ctx + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK, n;
+    size_t tok = (size_t)forward_block_tok(&c->part);
+    size_t blocks = ((size_t)c->max_ctx + tok - 1) / tok, n, plan = 0;
 
     if (size_mul(blocks, (size_t)c->max_items, &n) < 0 || n > INT32_MAX / 8)
         return 0;
+    if (c->part.cp > 1 || c->part.cp_u > 1)
+        plan = forward_cp_stage_size(c, n);
     /* ids, output rows, item rows, positions, both sides of copies, 8 gaps of alignment
      */
     n += 2 * (size_t)c->max_rows + 2 * (size_t)(c->max_items + 1) +
-         2 * (size_t)c->max_copies + 8 * 16;
+         2 * (size_t)c->max_copies + 8 * 16 + plan;
     return n;
 }
 
@@ -32,8 +36,8 @@ static int check_item(const struct forward *f, const struct step_item *it, struc
     int64_t end = (int64_t)it->first_pos + it->n_tok;
 
     if (it->n_tok < 1 || it->first_pos < 0 || end > f->cfg.max_ctx ||
-        (int64_t)it->n_block * KV_BLOCK_TOK < end || it->out_from < 0 ||
-        it->out_from > it->n_tok)
+        (int64_t)it->n_block * forward_block_tok(&f->cfg.part) < end ||
+        it->out_from < 0 || it->out_from > it->n_tok)
         return err_set(
             e, ERR_INTERNAL, "step item of sequence %llu: %d tokens at %d with %d blocks",
             (unsigned long long)it->seq, it->n_tok, it->first_pos, it->n_block);
@@ -81,8 +85,9 @@ static struct piece piece_of(const struct shape *s, const struct step_item *it, 
     return (struct piece){from, max_int(to - from, 0)};
 }
 
-static void count(struct shape *s, const struct step *st)
+static void count(const struct forward *f, struct shape *s, const struct step *st)
 {
+    int tok = forward_block_tok(&f->cfg.part);
     const struct step_item *items = step_items(st);
 
     for (int i = 0, row = 0; i < st->n_items; row += items[i++].n_tok) {
@@ -96,7 +101,7 @@ static void count(struct shape *s, const struct step *st)
             p.from + p.n - min_int(max_int(items[i].out_from, p.from), p.from + p.n);
         s->max_ctx = max_int(s->max_ctx, end);
     }
-    s->max_blocks = (s->max_ctx + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK;
+    s->max_blocks = (s->max_ctx + tok - 1) / tok;
 }
 
 /* The next n int32 of the block, from a multiple of 64 bytes. */
@@ -132,7 +137,7 @@ static int stage_blocks(struct forward *f, const struct shape *s,
     int read_from = window ? max_int(first_pos - window + 1, 0) : 0;
 
     for (int j = 0; j < n_block; j++) {
-        bool needed = (j + 1) * KV_BLOCK_TOK > read_from;
+        bool needed = (j + 1) * forward_block_tok(&f->cfg.part) > read_from;
         if (blocks[j] < (needed ? 0 : -1) || blocks[j] >= f->cfg.n_blocks)
             return err_set(e, ERR_INTERNAL, "KV block %d of sequence %llu", blocks[j],
                            (unsigned long long)it->seq);
@@ -182,13 +187,14 @@ static int stage_copies(struct forward *f, const struct step *st, const struct s
     return 0;
 }
 
-static int stage_one(struct forward *f, const struct step *st, struct shape *s,
-                     size_t base, struct err *e)
+static int stage_one(struct forward *f, const struct step *st, struct shape *s, int k,
+                     struct err *e)
 {
+    size_t base = f->stage_cap * (size_t)k;
     const struct step_item *items = step_items(st);
     int outs = 0, n = 0;
 
-    count(s, st);
+    count(f, s, st);
     lay_out(s, base);
     assert((size_t)s->at.len - base <= f->stage_cap);
     f->stage[s->at.row] = 0;
@@ -199,6 +205,9 @@ static int stage_one(struct forward *f, const struct step *st, struct shape *s,
     }
     if (stage_copies(f, st, s, e) < 0)
         return -1;
+    if (f->cp)
+        forward_cp_stage(f, s, k);
+    assert((size_t)s->at.len - base <= f->stage_cap);
     return stream_upload(f->s, f->idx, base * sizeof(int32_t), f->stage + base,
                          ((size_t)s->at.len - base) * sizeof(int32_t), e);
 }
@@ -233,7 +242,7 @@ int forward_stage_step(struct forward *f, const struct step *st,
         struct shape s = {.from = from, .n_rows = to - from};
 
         s.n_copies = k == 0 ? st->n_copies : 0;
-        if (stage_one(f, st, &s, f->stage_cap * (size_t)k, e) < 0)
+        if (stage_one(f, st, &s, k, e) < 0)
             return -1;
         list_rows(f, &s, k);
         shapes[k] = s;

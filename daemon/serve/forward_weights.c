@@ -134,6 +134,13 @@ void forward_dims_of(const struct model_info *i, const struct forward_part *p,
     d.kv_from = (int)((int64_t)i->n_kv_head * d.tp_at / d.tp);
     d.q_dim = d.n_head * i->head_dim;
     d.kv_dim = d.n_kv_head * i->head_dim;
+    d.cp = at_least_one(p->cp);
+    d.cp_at = p->cp_at;
+    d.cp_u = at_least_one(p->cp_u);
+    d.cp_u_at = p->cp_u_at;
+    d.n_attn_head = d.n_head / d.cp_u;
+    d.n_attn_kv = at_least_one(d.n_kv_head / d.cp_u);
+    d.attn_kv_from = d.n_kv_head * d.cp_u_at / d.cp_u;
     d.n_ff = i->n_ff / d.tp;
     d.ff_from = d.n_ff * d.tp_at;
     /* experts: whole ones by ep, or every one's width by tp */
@@ -149,6 +156,31 @@ void forward_dims_of(const struct model_info *i, const struct forward_part *p,
     d.vocab_from = (int)from;
     d.n_vocab = (int)(to - from);
     *ret = d;
+}
+
+static int check_cp(const struct model_info *i, const struct forward_part *p,
+                    struct err *e)
+{
+    int tp = at_least_one(p->tp), u = at_least_one(p->cp_u), cp = at_least_one(p->cp) * u;
+    int heads = i->n_head / tp, kv = at_least_one(i->n_kv_head / tp);
+
+    if (cp > FORWARD_CP_MAX)
+        return err_param(e, ERR_RANGE, "layout", "cp %d is more than %d", cp,
+                         FORWARD_CP_MAX);
+    if (cp > 1 && at_least_one(p->ep) > 1)
+        return err_param(e, ERR_UNSUPPORTED, "layout",
+                         "ep %d with cp %d: with cp the engine runs ep 1", p->ep, cp);
+    if (heads % u)
+        return err_param(e, ERR_INVALID, "layout",
+                         "sharing heads over %d cp ranks does not divide a rank's %d "
+                         "attention heads",
+                         u, heads);
+    if (kv % u && u % kv)
+        return err_param(e, ERR_INVALID, "layout",
+                         "sharing heads over %d cp ranks neither divides a rank's %d KV "
+                         "heads nor is a multiple of them",
+                         u, kv);
+    return 0;
 }
 
 int forward_part_check(const struct model_info *i, const struct forward_part *p,
@@ -191,7 +223,7 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
     if (pp > i->n_layer)
         return err_param(e, ERR_INVALID, "layout", "pp %d is more than the %d layers", pp,
                          i->n_layer);
-    return 0;
+    return check_cp(i, p, e);
 }
 
 /* The size of a dimension in the file. */
@@ -238,8 +270,8 @@ static struct run weights_run(const struct forward_weights *w, enum dim dim)
         return (struct run){d->kv_from * hd, d->kv_dim};
     case DIM_FF:
         return (struct run){d->ff_from, d->n_ff};
-    case DIM_HEADS:
-        return (struct run){d->head_from, d->n_head};
+    case DIM_HEADS: /* used at attention only */
+        return (struct run){d->head_from + d->cp_u_at * d->n_attn_head, d->n_attn_head};
     case DIM_VOCAB:
         return (struct run){d->vocab_from, d->n_vocab};
     case DIM_FF_EXPERT:

@@ -22,6 +22,8 @@ struct forward_dims {
     int tp, tp_at, pp, pp_at;
     int first_layer, n_layer;
     int n_head, head_from, n_kv_head, kv_from;
+    int cp, cp_at, cp_u, cp_u_at;
+    int n_attn_head, n_attn_kv, attn_kv_from; /* of them, at attention: shared by cp_u */
     int q_dim, kv_dim, n_ff, ff_from, n_vocab, vocab_from;
     int n_slot, expert_from; /* experts that stand here */
     int n_ff_expert, ff_expert_from, n_ff_shared, ff_shared_from;

@@ -18,9 +18,9 @@ const char *mesh_dim_name(enum mesh_dim d)
 
 /* Dimensions that tell two ranks apart where experts do not, and where they do. */
 static const struct {
-    enum mesh_dim dims[4];
+    enum mesh_dim dims[5];
     int n;
-} views[2] = {{{MESH_PP, MESH_ADP, MESH_CP, MESH_TP}, 4},
+} views[2] = {{{MESH_PP, MESH_ADP, MESH_CP, MESH_CPU, MESH_TP}, 5},
               {{MESH_PP, MESH_EP, MESH_ETP}, 3}};
 
 static void coordinates(const struct mesh *m, int rank, struct mesh_rank *ret)
@@ -28,8 +28,9 @@ static void coordinates(const struct mesh *m, int rank, struct mesh_rank *ret)
     int stage = layout_stage(&m->layout), in = rank % stage;
 
     ret->at[MESH_TP] = in % m->size[MESH_TP];
-    ret->at[MESH_CP] = in / m->size[MESH_TP] % m->size[MESH_CP];
-    ret->at[MESH_ADP] = in / (m->size[MESH_TP] * m->size[MESH_CP]);
+    ret->at[MESH_CPU] = in / m->size[MESH_TP] % m->size[MESH_CPU];
+    ret->at[MESH_CP] = in / m->size[MESH_TP] % m->layout.cp / m->size[MESH_CPU];
+    ret->at[MESH_ADP] = in / (m->size[MESH_TP] * m->layout.cp);
     ret->at[MESH_PP] = rank / stage;
     ret->at[MESH_ETP] = in % m->size[MESH_ETP];
     ret->at[MESH_EP] = in / m->size[MESH_ETP];
@@ -77,6 +78,7 @@ static int groups_of(struct mesh *m, int v, enum mesh_dim d, struct err *e)
 int mesh_make(const struct layout *l, struct mesh *ret, struct err *e)
 {
     int n = layout_ranks(l);
+    int heads = l->cp_method == CP_ULYSSES ? l->cp : l->cp_method == CP_USP ? l->cp_u : 1;
 
     if (n < 1 || n > COMM_MAX_RANKS)
         return err_set(e, ERR_RANGE, "%d ranks: 1 to %d may form an instance", n,
@@ -85,11 +87,14 @@ int mesh_make(const struct layout *l, struct mesh *ret, struct err *e)
         return err_set(e, ERR_INVALID,
                        "the %d ranks of a stage do not regroup as ep %d x etp %d",
                        layout_stage(l), l->ep, l->etp);
+    if (heads < 1 || l->cp % heads)
+        return err_set(e, ERR_INVALID, "cp_u %d does not divide cp %d", heads, l->cp);
     *ret = (struct mesh){
         .layout = *l,
         .n = n,
         .size = {[MESH_TP] = l->tp,
-                 [MESH_CP] = l->cp,
+                 [MESH_CP] = l->cp / heads,
+                 [MESH_CPU] = heads,
                  [MESH_ADP] = l->adp,
                  [MESH_PP] = l->pp,
                  [MESH_EP] = l->ep,
@@ -125,5 +130,5 @@ int mesh_head(const struct mesh *m, int adp)
 {
     int stage = layout_stage(&m->layout);
 
-    return (m->size[MESH_PP] - 1) * stage + adp * m->size[MESH_TP] * m->size[MESH_CP];
+    return (m->size[MESH_PP] - 1) * stage + adp * m->size[MESH_TP] * m->layout.cp;
 }

@@ -3,7 +3,11 @@
  * From a layout (topo/layout.h, whose rank order this is: tp fastest, then cp, adp, pp;
  * in an expert layer etp fastest, then ep) the coordinates of each rank and, for each
  * dimension, the group that it shares with the ranks that differ in that coordinate only.
- * Groups of one rank are none. What comm_fabric_new takes. */
+ * Groups of one rank are none. What comm_fabric_new takes.
+ *
+ * A layout's cp falls into two dimensions: CP, whose ranks share the positions (R), and
+ * CPU, whose ranks share the heads (U, the faster one): all of it by method ulysses, cp_u
+ * of it by usp, else 1. */
 #ifndef SERVE_MESH_H
 #define SERVE_MESH_H
 
@@ -15,6 +19,7 @@ struct err;
 #define MESH_DIM_MAP(X)                                                                  \
     X(TP, "tp")                                                                          \
     X(CP, "cp")                                                                          \
+    X(CPU, "cp_u")                                                                       \
     X(ADP, "adp")                                                                        \
     X(PP, "pp")                                                                          \
     X(EP, "ep")                                                                          \

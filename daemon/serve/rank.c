@@ -36,10 +36,17 @@ static struct forward_part part_of(const struct rank *r)
         .pp_at = at->at[MESH_PP],
         .ep = m->size[MESH_EP],
         .ep_at = at->at[MESH_EP],
+        .cp = m->size[MESH_CP],
+        .cp_at = at->at[MESH_CP],
+        .cp_u = m->size[MESH_CPU],
+        .cp_u_at = at->at[MESH_CPU],
+        .cp_method = m->layout.cp_method,
         .sp = m->layout.sp,
         .tp_comm = r->comm[MESH_TP],
         .pp_comm = r->comm[MESH_PP],
         .ep_comm = r->comm[MESH_EP],
+        .cp_comm = r->comm[MESH_CP],
+        .cp_u_comm = r->comm[MESH_CPU],
     };
 }
 

@@ -28,6 +28,7 @@ struct mesh_run {
     struct err e;
     float *logits; /* the head's: [n_seq * len, n_vocab], by sequence and position */
     struct comm_count tp[COMM_CALL_COUNT], pp[COMM_CALL_COUNT], ep[COMM_CALL_COUNT];
+    struct comm_count cp[COMM_CALL_COUNT], cp_u[COMM_CALL_COUNT];
     struct backend_mem mem;
     pthread_t thread;
     struct step *st;
@@ -124,6 +125,11 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
                                       .pp_at = at->at[MESH_PP],
                                       .ep = r->m->size[MESH_EP],
                                       .ep_at = at->at[MESH_EP],
+                                      .cp = r->m->size[MESH_CP],
+                                      .cp_at = at->at[MESH_CP],
+                                      .cp_u = r->m->size[MESH_CPU],
+                                      .cp_u_at = at->at[MESH_CPU],
+                                      .cp_method = r->m->layout.cp_method,
                                       .sp = r->m->layout.sp}};
     struct backend_cfg bc = {.name = r->job->backend, .n_threads = 1, .isa = r->job->isa};
     struct backend *b = NULL;
@@ -132,7 +138,9 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
     r->rc = forward_part_check(model_info(m), &fc.part, &r->e) < 0 ||
                     mesh_join(r, MESH_TP, &fc.part.tp_comm) < 0 ||
                     mesh_join(r, MESH_PP, &fc.part.pp_comm) < 0 ||
-                    mesh_join(r, MESH_EP, &fc.part.ep_comm) < 0
+                    mesh_join(r, MESH_EP, &fc.part.ep_comm) < 0 ||
+                    mesh_join(r, MESH_CP, &fc.part.cp_comm) < 0 ||
+                    mesh_join(r, MESH_CPU, &fc.part.cp_u_comm) < 0
                 ? -1
                 : 0;
     if (r->rc < 0)
@@ -149,6 +157,10 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
         comm_counts(fc.part.pp_comm, r->pp);
     if (fc.part.ep_comm)
         comm_counts(fc.part.ep_comm, r->ep);
+    if (fc.part.cp_comm)
+        comm_counts(fc.part.cp_comm, r->cp);
+    if (fc.part.cp_u_comm)
+        comm_counts(fc.part.cp_u_comm, r->cp_u);
     if (b)
         backend_mem_used(b, &r->mem);
     forward_free(f);
@@ -156,6 +168,8 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
     comm_leave(fc.part.tp_comm);
     comm_leave(fc.part.pp_comm);
     comm_leave(fc.part.ep_comm);
+    comm_leave(fc.part.cp_comm);
+    comm_leave(fc.part.cp_u_comm);
 }
 
 static inline void *mesh_main(void *arg)

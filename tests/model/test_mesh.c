@@ -165,6 +165,27 @@ static void test_one_row_experts(void **state)
     compare("qwen3_moe", "cpu", 1, some, 2); /* ranks without any row of their own */
 }
 
+/* Rows shared over ranks: by positions, by heads, by both; prompts in one piece and in
+ * chunks, then, with a budget of few rows, decode. */
+static const char *const context[] = {
+    "cp2 allgather", "cp4 allgather",   "cp2 ring",          "cp3 ring",
+    "cp4 ring",      "cp2 striped",     "cp4 striped",       "cp2 ulysses",
+    "cp4 ulysses",   "cp4 usp cp_u2",   "cp2 tp2 ring",      "cp2 tp2 sp striped",
+    "cp2 pp2 ring",  "cp2 tp2 ulysses", "cp4 usp cp_u2 pp2", "cp2 tp2 pp2 sp allgather",
+};
+enum { N_CONTEXT = sizeof(context) / sizeof(context[0]) };
+
+static void test_context(void **state)
+{
+    (void)state;
+    compare("llama", "cpu", SEQS * LEN, context, N_CONTEXT);
+    compare("qwen3", "cpu", 37, context, N_CONTEXT);
+    compare("llama", "cpu", 4, context, N_CONTEXT);
+    compare("gpt_oss", "cpu", 13, context, N_CONTEXT);
+    compare("qwen2_moe", "cpu", 64, context, N_CONTEXT);
+    compare("llama", "far", 16, context, 8);
+}
+
 static void test_one_row(void **state)
 {
     static const char *const some[] = {"tp4 sp", "pp2", "tp2 pp2 sp"};
@@ -331,9 +352,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_llama),     cmocka_unit_test(test_qwen3),
     cmocka_unit_test(test_qwen3_moe), cmocka_unit_test(test_qwen2_moe),
     cmocka_unit_test(test_mixtral),   cmocka_unit_test(test_one_row_experts),
-    cmocka_unit_test(test_gpt_oss),   cmocka_unit_test(test_one_row),
-    cmocka_unit_test(test_far),       cmocka_unit_test(test_refused),
-    cmocka_unit_test(test_bytes),     cmocka_unit_test(test_memory),
-    cmocka_unit_test(test_ways),
+    cmocka_unit_test(test_context),   cmocka_unit_test(test_gpt_oss),
+    cmocka_unit_test(test_one_row),   cmocka_unit_test(test_far),
+    cmocka_unit_test(test_refused),   cmocka_unit_test(test_bytes),
+    cmocka_unit_test(test_memory),    cmocka_unit_test(test_ways),
 };
 TEST_MAIN("mesh", tests)
