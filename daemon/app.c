@@ -314,6 +314,7 @@ static int start_rack(struct app *a, struct err *e)
     struct conf *conf = confmgr_conf(a->confmgr);
     const struct domain_cfg c = {.rack = conf->rack,
                                  .gpu = conf->rack_gpu,
+                                 .check_s = conf->rack_check_s,
                                  .loop = a->loop,
                                  .store = a->store,
                                  .news = on_rack_news,

@@ -91,6 +91,7 @@ struct conf_limits { /* limits */
 
 struct conf {
     const char *rack, *rack_gpu, *log_level;
+    int64_t rack_check_s; /* 0 = never */
     struct conf_listen listen;
     struct conf_access access;
     struct conf_limits limits;

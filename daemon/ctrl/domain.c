@@ -48,6 +48,7 @@ int domain_new(const struct domain_cfg *cfg, struct domain **ret, struct err *e)
     d->rack = xstrdup(cfg->rack);
     d->gpu = cfg->gpu && cfg->gpu[0] ? xstrdup(cfg->gpu) : NULL;
     d->loop = cfg->loop;
+    d->check_s = cfg->check_s;
     d->store = cfg->store;
     d->news = cfg->news;
     d->arg = cfg->arg;
@@ -70,6 +71,8 @@ void domain_free(struct domain *d)
     side_free(d->measurer);
     if (d->fabric)
         loop_timer_free(d->fabric);
+    if (d->check)
+        loop_timer_free(d->check);
     domain_put(d->view);
     graph_free(d->baseline);
     free(d->next_baseline);

@@ -51,6 +51,7 @@ struct domain_view {
 struct domain_cfg {
     const char *rack; /* as above */
     const char *gpu;  /* model that completes a file which does not say; "" none */
+    int64_t check_s;  /* a machine with GPUs is read again so often, 0 = never */
     struct loop *loop;
     struct store *store; /* NULL in tests: nothing is remembered */
     /* There is a new view, also after a cordon; why: the reading failed and the former

@@ -40,7 +40,8 @@ struct domain {
     struct err load_err;
     struct graph *baseline; /* what findings compare with; NULL none */
     char *next_baseline;    /* JSON of the one at the next reading; NULL: as it is */
-    struct loop_timer *fabric;
+    struct loop_timer *fabric, *check;
+    int64_t check_s;
     int64_t fabric_since_us, fabric_step_us; /* 0 = all is well */
 
     /* measuring */

@@ -214,6 +214,9 @@ static int record(struct domain *d, const struct graph *g, struct err *e)
     return rc;
 }
 
+static int start_reading(struct domain *d, struct err *e);
+static void failed(struct domain *d, const struct err *why);
+
 static void on_fabric(void *arg) { domain_reload(arg, "a GPU is not in its fabric yet"); }
 
 /* Devices whose registration in the fabric has not ended are looked at again. */
@@ -249,6 +252,32 @@ static void watch_fabric(struct domain *d, const struct graph *g)
     loop_timer_set(d->fabric, now + d->fabric_step_us);
     if (d->fabric_step_us < FABRIC_SELDOM_US)
         d->fabric_step_us *= 2;
+}
+
+static void on_check(void *arg)
+{
+    struct domain *d = arg;
+    struct err e = {0};
+
+    if (side_busy(d->reader))
+        return; /* its end arms the timer again */
+    if (start_reading(d, &e) < 0)
+        failed(d, &e);
+}
+
+/* The health of GPUs is telemetry: their driver is asked again and again. */
+static void watch_health(struct domain *d)
+{
+    const struct graph *g = d->view ? d->view->graph : NULL;
+    int gpus = 0;
+
+    for (int i = 0; g && !graph_emulated(g) && i < graph_n_nodes(g); i++)
+        gpus += graph_node(g, i)->kind == NODE_DEVICE && !graph_node(g, i)->is_cpu;
+    if (!gpus || !d->check_s)
+        return;
+    if (!d->check)
+        d->check = loop_timer_new(d->loop, on_check, d);
+    loop_timer_set(d->check, clock_now_us(clock_real()) + d->check_s * 1000000);
 }
 
 static int take(struct domain *d, struct reading *in, struct err *e)
@@ -300,6 +329,7 @@ static void reading_done(void *arg, void *job)
     r->probe = NULL;
     if (take(d, r, &e) < 0)
         failed(d, &e);
+    watch_health(d);
     if (d->again) {
         d->again = false;
         domain_reload(d, "it was asked for meanwhile");

@@ -74,7 +74,7 @@ def driven(library, monkeypatch):
     conf.write_text(TWO_GPUS + "gpu0.name=NVIDIA H200\ngpu0.fabric=2 0 0 0 0 0\n")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
     monkeypatch.setenv("FAKE_NVML", str(conf))
-    r = rack_module.Rack("--rack", "auto", ready=False)
+    r = rack_module.Rack("--rack", "auto", "--set", "rack_check_s=1", ready=False)
     r.conf = conf
     yield r
     r.stop()
@@ -90,6 +90,19 @@ def test_a_fabric_in_progress_is_looked_at_again(driven):
     driven.conf.write_text(driven.conf.read_text().replace("fabric=2", "fabric=3"))
     rack_module.wait_for(joined, 60)
     assert "fabric joined" in driven.local("/api/v1/topology")["text"]
+
+
+def test_health_is_asked_for_again(driven):
+    """Without a signal: an Xid becomes a finding and a row of the journal."""
+    def said():
+        return [f for f in findings(driven) if "Xid 79" in f["text"]]
+
+    assert not said()
+    driven.conf.write_text(driven.conf.read_text().replace("fabric=2", "fabric=3") +
+                           "gpu0.xid=79\n")
+    rack_module.wait_for(said, 60)
+    rows = driven.local("/api/v1/journal")["journal"]
+    assert [r for r in rows if r["what"] == "rack.changed" and "GPU 0" in r["detail"]]
 
 
 def test_a_driver_that_hangs_stops_nothing(driven):
