@@ -293,7 +293,7 @@ struct op_group {
     struct iview order, start; /* slot.n; n_slot + 1 */
 };
 /* y[p,:] = expert(x[p / per_row,:]) for the pairs that op_group ordered: down of
- * act(gate, up) of the pair's slot. Rows of an expert are taken tile.rows at a time.
+ * act(gate, up) of the pair's slot. Rows are taken act.rows at a time.
  *   limit 0: silu(gate) * up
  *   else:    g = min(gate, limit), u = up within +-limit: g * sigmoid(1.702 g) * (u + 1)
  */
@@ -305,8 +305,7 @@ struct op_experts {
     struct weight *const
         *bias[3]; /* of gate, up, down: [n_slot] or NULL, WEIGHT_VECTOR */
     float limit;
-    struct view tile_x, tile_a, tile_y; /* scratch: [t, cols], [t, ff], [t, cols] */
-    struct view tile_u;                 /* [t, ff], where limit or biases are */
+    struct view act; /* scratch: [t, ff] */
 };
 /* y[r,:] (+)= sum over j of weights[r,j] * x[from[r * top_k + j],:], in order of j, in
  * f32; from.buf NULL: row r * top_k + j itself. */

@@ -357,7 +357,7 @@ int check_group(const struct backend *b, const struct op_group *o, struct err *e
 
 static int ck_expert_biases(const struct ck *c, const struct op_experts *o, int slot)
 {
-    const int n[3] = {o->tile_a.cols, o->tile_a.cols, o->y.cols};
+    const int n[3] = {o->act.cols, o->act.cols, o->y.cols};
 
     for (int k = 0; k < 3; k++)
         if (o->bias[k] && ck_weight(c, "bias", o->bias[k][slot], WEIGHT_VECTOR, n[k]) < 0)
@@ -368,15 +368,13 @@ static int ck_expert_biases(const struct ck *c, const struct op_experts *o, int 
 int check_experts(const struct backend *b, const struct op_experts *o, struct err *e)
 {
     struct ck c = {b, "experts", e};
-    int ff = o->tile_a.cols, tile = o->tile_x.rows;
+    int ff = o->act.cols, tile = o->act.rows;
 
     if (ck_view(&c, "y", &o->y) < 0 || ck_view(&c, "x", &o->x) < 0 ||
         ck_int(&c, "columns", o->x.cols, o->y.cols) < 0 ||
         ck_iview(&c, "order", &o->order, 0) < 0 ||
         ck_iview(&c, "start", &o->start, (size_t)o->n_slot + 1) < 0 ||
-        ck_shape(&c, "tile_x", &o->tile_x, tile, o->x.cols) < 0 ||
-        ck_shape(&c, "tile_a", &o->tile_a, tile, ff) < 0 ||
-        ck_shape(&c, "tile_y", &o->tile_y, tile, o->y.cols) < 0)
+        ck_shape(&c, "act", &o->act, tile, ff) < 0)
         return -1;
     if (o->per_row < 1 || tile < 1 || tile > b->caps.max_rows)
         return err_set(e, ERR_INTERNAL, "experts: %d pairs a row, tiles of %d",
@@ -387,8 +385,6 @@ int check_experts(const struct backend *b, const struct op_experts *o, struct er
             ck_weight(&c, "down", o->down[i], WEIGHT_MATMUL, ff) < 0 ||
             ck_expert_biases(&c, o, i) < 0)
             return -1;
-    if (o->limit > 0 || o->bias[0] || o->bias[1])
-        return ck_shape(&c, "tile_u", &o->tile_u, tile, ff);
     return 0;
 }
 

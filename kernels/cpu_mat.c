@@ -47,7 +47,7 @@ const char *cpu_isa_name(enum cpu_isa isa)
     return names[isa];
 }
 
-static const struct mat_isa *isa_table(enum cpu_isa isa)
+const struct mat_isa *mat_isa_table(enum cpu_isa isa)
 {
     static const struct mat_isa *const tables[] = {&mat_isa_ref, &mat_isa_avx2,
                                                    &mat_isa_avx512};
@@ -283,8 +283,7 @@ struct run {
     bool private;
 };
 
-/* n chunks of a row that only fills its tile; meta is NULL but for int8. */
-static void zero_row(int n, int w, int r, uint8_t *tile, float *meta)
+void mat_zero_row(int n, int w, int r, uint8_t *tile, float *meta)
 {
     for (int c = 0; c < n; c++) {
         memset(tile + (size_t)(c * w + r) * MAT_ROW_BYTES, 0, MAT_ROW_BYTES);
@@ -315,7 +314,7 @@ static void put_tile(const struct run *r, const struct act *a, enum mat_form f, 
         if (i < n)
             r->isa->put_row(f, row, k1 - k0, w, i, r->n_meta, x, meta);
         else
-            zero_row(c1 - c0, w, i, x, meta);
+            mat_zero_row(c1 - c0, w, i, x, meta);
 }
 
 /* A few chunks of all rows of a tile at a time: all of K would not stay in L1. */
@@ -441,7 +440,7 @@ static void product_member(void *arg, int member, int n_members)
 
 void cpu_product_run(struct team *t, const struct cpu_product *p)
 {
-    struct run r = {.p = p, .isa = isa_table(p->isa), .team = t};
+    struct run r = {.p = p, .isa = mat_isa_table(p->isa), .team = t};
     uintptr_t s = (uintptr_t)p->scratch;
 
     if (p->n_rows <= 0)

@@ -8,7 +8,9 @@
 #ifndef KERNELS_CPU_MAT_H
 #define KERNELS_CPU_MAT_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "kernels/dtype.h"
 
@@ -51,5 +53,27 @@ struct cpu_product {
 };
 /* Runs on the team (quantise, barrier, multiply); returns when done. */
 void cpu_product_run(struct team *t, const struct cpu_product *p);
+
+/* Rows x[pair[i] / per_row] through one expert to y[pair[i]], i < n. */
+struct cpu_expert {
+    const struct cpu_mat *gate, *up, *down;
+    const float *bias[3]; /* of each, or NULL */
+    const int32_t *pair;
+    int n;
+};
+/* a: room for the rows between the products, max_rows of them at a time. */
+struct cpu_experts {
+    enum cpu_isa isa;
+    const float *x;
+    float *y, *a;
+    int x_ld, y_ld, a_ld, per_row, max_rows;
+    float limit; /* as in op_experts */
+    void *scratch;
+    size_t scratch_bytes;
+};
+/* y := down of act(x * gate^T, x * up^T) for all that `next` gives out until NULL, in
+ * few runs of the team (cpu_experts.c). false where the scratch does not hold a row. */
+bool cpu_experts_run(struct team *t, const struct cpu_experts *x,
+                     const struct cpu_expert *(*next)(void *arg), void *arg);
 
 #endif

@@ -127,6 +127,10 @@ static inline int mat_n_meta(enum mat_scale s)
     return s == SCALE_D ? META_N + 1 : META_S + 1;
 }
 
+const struct mat_isa *mat_isa_table(enum cpu_isa isa);
+/* n chunks of a row that only fills its tile; meta is NULL but for int8. */
+void mat_zero_row(int n, int w, int r, uint8_t *tile, float *meta);
+
 /* cpu_mat_pack.c */
 /* What a file's type is kept as: itself, but for MXFP4, whose values are exact as Q8_0
  * where every scale is an f16 and as BF16 always. */

@@ -1,7 +1,7 @@
 /* kernels/cpu_moe.c - the ops of mixtures of experts on the CPU.
  *
  * Routing, grouping and combining are plain loops, shared by rows; the experts' products
- * are those of cpu_mat, over the rows of one expert at a time. Every row's result depends
+ * are those of cpu_experts. Every row's result depends
  * on that row alone: sums run in order of the experts' ranks in its own choice. */
 #include <math.h>
 #include <string.h>
@@ -176,107 +176,71 @@ int cpu_op_group(struct stream *s, const struct op_group *o, struct err *e)
 
 /* ---- experts ---- */
 
-/* y = x * a^T + bias, or with b the gated unit of both. */
-static void run_product(struct cpu_backend *cb, int rows, const struct view *x,
-                        const struct weight *a, const struct weight *b,
-                        const struct weight *bias, const struct view *y)
-{
-    struct cpu_product p = {
-        .isa = cb->isa,
-        .n_rows = rows,
-        .x = cpu_view(x),
-        .x_ld = x->ld,
-        .n_out = b ? 2 : 1,
-        .m = {((const struct cpu_weight *)a)->mat,
-              b ? ((const struct cpu_weight *)b)->mat : NULL},
-        .bias = {cpu_vec(bias)},
-        .y = {cpu_view(y)},
-        .y_ld = {y->ld},
-        .glu = b != NULL,
-        .scratch = cb->mat_scratch,
-    };
-    cpu_product_run(cb->team, &p);
-}
-
-static const struct weight *bias_of(const struct op_experts *o, int k, int slot)
-{
-    return o->bias[k] ? o->bias[k][slot] : NULL;
-}
-
-struct act_job {
+struct slots {
     const struct op_experts *o;
-    int rows;
+    int at;
+    struct cpu_expert e;
 };
 
-/* tile_a := act(tile_a, tile_u) */
-static void act_member(void *arg, int member, int n_members)
+static const struct cpu_mat *mat_of(const struct weight *w)
 {
-    const struct act_job *j = arg;
-    float limit = j->o->limit;
-    int lo, hi;
-
-    cpu_share(j->rows, member, n_members, &lo, &hi);
-    for (int r = lo; r < hi; r++) {
-        float *a = row_of(&j->o->tile_a, r);
-        const float *u = row_of(&j->o->tile_u, r);
-        for (int c = 0; c < j->o->tile_a.cols; c++) {
-            float gate = a[c], up = u[c];
-            if (limit > 0) {
-                gate = fminf(gate, limit);
-                up = fmaxf(fminf(up, limit), -limit);
-                a[c] = gate / (1.0f + expf(-1.702f * gate)) * (up + 1);
-            } else {
-                a[c] = gate / (1.0f + expf(-gate)) * up;
-            }
-        }
-    }
+    return ((const struct cpu_weight *)w)->mat;
 }
 
-/* tile_a := the gated unit of tile_x. */
-static void run_unit(struct cpu_backend *cb, const struct op_experts *o, int slot, int n)
+static const float *bias_of(const struct op_experts *o, int k, int slot)
 {
-    struct act_job job = {o, n};
-
-    if (!o->limit && !o->bias[0] && !o->bias[1]) {
-        run_product(cb, n, &o->tile_x, o->gate[slot], o->up[slot], NULL, &o->tile_a);
-        return;
-    }
-    run_product(cb, n, &o->tile_x, o->gate[slot], NULL, bias_of(o, 0, slot), &o->tile_a);
-    run_product(cb, n, &o->tile_x, o->up[slot], NULL, bias_of(o, 1, slot), &o->tile_u);
-    cpu_run(cb, (size_t)n * (size_t)o->tile_a.cols * 8, act_member, &job);
+    return o->bias[k] ? cpu_vec(o->bias[k][slot]) : NULL;
 }
 
-/* Rows of one tile of one expert: gather, gate and up, down, scatter. */
-static void run_tile(struct cpu_backend *cb, const struct op_experts *o, int slot,
-                     const int32_t *pair, int n)
+static const struct cpu_expert *next_expert(void *arg)
 {
-    size_t cols = (size_t)o->x.cols;
+    struct slots *s = arg;
+    const int32_t *start = cpu_iview(&s->o->start);
 
-    for (int i = 0; i < n; i++)
-        memcpy(row_of(&o->tile_x, i), row_of(&o->x, pair[i] / o->per_row),
-               cols * sizeof(float));
-    run_unit(cb, o, slot, n);
-    run_product(cb, n, &o->tile_a, o->down[slot], NULL, bias_of(o, 2, slot), &o->tile_y);
-    for (int i = 0; i < n; i++)
-        memcpy(row_of(&o->y, pair[i]), row_of(&o->tile_y, i), cols * sizeof(float));
+    while (s->at < s->o->n_slot && start[s->at] == start[s->at + 1])
+        s->at++;
+    if (s->at == s->o->n_slot)
+        return NULL;
+    s->e = (struct cpu_expert){
+        .gate = mat_of(s->o->gate[s->at]),
+        .up = mat_of(s->o->up[s->at]),
+        .down = mat_of(s->o->down[s->at]),
+        .bias = {bias_of(s->o, 0, s->at), bias_of(s->o, 1, s->at),
+                 bias_of(s->o, 2, s->at)},
+        .pair = cpu_iview(&s->o->order) + start[s->at],
+        .n = start[s->at + 1] - start[s->at],
+    };
+    s->at++;
+    return &s->e;
 }
 
 int cpu_op_experts(struct stream *s, const struct op_experts *o, struct err *e)
 {
-    const int32_t *order = cpu_iview(&o->order), *start = cpu_iview(&o->start);
+    const struct cpu_backend *cb = cpu_of(s);
+    const int32_t *start = cpu_iview(&o->start);
+    struct slots slots = {.o = o};
+    const struct cpu_experts x = {
+        .isa = cb->isa,
+        .x = cpu_view(&o->x),
+        .y = cpu_view(&o->y),
+        .a = cpu_view(&o->act),
+        .x_ld = o->x.ld,
+        .y_ld = o->y.ld,
+        .a_ld = o->act.ld,
+        .per_row = o->per_row,
+        .max_rows = o->act.rows,
+        .limit = o->limit,
+        .scratch = cb->mat_scratch,
+        .scratch_bytes = cb->mat_scratch_bytes,
+    };
 
-    (void)e;
     if (start[o->n_slot] > o->y.rows || start[o->n_slot] > o->x.rows * o->per_row) {
         cpu_stream_fault(s, "experts: %d pairs of %d rows", start[o->n_slot], o->y.rows);
         return 0;
     }
-    for (int slot = 0; slot < o->n_slot; slot++)
-        for (int at = start[slot]; at < start[slot + 1]; at += o->tile_x.rows) {
-            int n = start[slot + 1] - at;
-            run_tile(cpu_of(s), o, slot, order + at,
-                     n < o->tile_x.rows ? n : o->tile_x.rows);
-        }
-    return 0;
+    return cpu_experts_run(cb->team, &x, next_expert, &slots)
+               ? 0
+               : err_set(e, ERR_INTERNAL, "experts: the backend was opened for less");
 }
 
 /* ---- combine ---- */

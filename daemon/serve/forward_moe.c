@@ -35,7 +35,7 @@ struct forward_moe {
     struct dbuf *ints;
     struct dbuf *logits, *weights;       /* [max_home, n_expert], [max_home, k] */
     struct dbuf *out, *in, *done, *back; /* pairs x n_embd: ep */
-    struct dbuf *tile_x, *tile_a, *tile_u, *tile_y, *gate, *extra;
+    struct dbuf *act, *gate, *extra;
     int32_t *table; /* host copy of rank_of and slot_of until it was uploaded */
 };
 
@@ -109,7 +109,7 @@ static int upload_table(struct forward *f, struct forward_moe *m, struct err *e)
 static int new_buffers(struct forward *f, struct forward_moe *m, struct err *e)
 {
     const struct model_moe *x = &f->w.info.moe;
-    int embd = f->w.info.n_embd, tile = f->cfg.max_rows;
+    int embd = f->w.info.n_embd;
     bool ep = f->cfg.part.ep > 1;
     const struct {
         struct dbuf **at;
@@ -121,10 +121,7 @@ static int new_buffers(struct forward *f, struct forward_moe *m, struct err *e)
         {&m->in, ep ? m->max_here : 0, embd},
         {&m->done, m->max_here, embd},
         {&m->back, ep ? m->max_pairs : 0, embd},
-        {&m->tile_x, tile, embd},
-        {&m->tile_a, tile, f->w.d.n_ff_expert},
-        {&m->tile_u, x->limit > 0 || x->bias ? tile : 0, f->w.d.n_ff_expert},
-        {&m->tile_y, tile, embd},
+        {&m->act, f->cfg.max_rows, f->w.d.n_ff_expert},
         {&m->gate, x->shared_gate ? m->max_home : 0, 1},
         {&m->extra, x->shared_gate ? m->max_home : 0, embd},
     };
@@ -161,9 +158,8 @@ void forward_moe_free(struct forward *f)
 
     if (!m)
         return;
-    struct dbuf *bufs[] = {m->ints,   m->logits, m->weights, m->out,    m->in,
-                           m->done,   m->back,   m->tile_x,  m->tile_a, m->tile_u,
-                           m->tile_y, m->gate,   m->extra};
+    struct dbuf *bufs[] = {m->ints, m->logits, m->weights, m->out,  m->in,
+                           m->done, m->back,   m->act,     m->gate, m->extra};
     for (size_t i = 0; i < sizeof(bufs) / sizeof(bufs[0]); i++)
         dbuf_free(bufs[i]);
     free(m->table);
@@ -212,7 +208,7 @@ static int experts(struct forward *f, const struct forward_layer *l, struct view
                    int base, int pairs, int per_row, int n_slot, struct err *e)
 {
     struct forward_moe *m = f->moe;
-    int embd = f->w.info.n_embd, tile = f->cfg.max_rows;
+    int embd = f->w.info.n_embd;
     const struct op_experts o = {
         .y = view_from(m->done, base, pairs, embd),
         .x = x,
@@ -225,10 +221,7 @@ static int experts(struct forward *f, const struct forward_layer *l, struct view
         .down = l->experts[2],
         .bias = {l->experts[3], l->experts[4], l->experts[5]},
         .limit = f->w.info.moe.limit,
-        .tile_x = view_of(m->tile_x, tile, embd),
-        .tile_a = view_of(m->tile_a, tile, f->w.d.n_ff_expert),
-        .tile_y = view_of(m->tile_y, tile, embd),
-        .tile_u = view_of(m->tile_u, tile, f->w.d.n_ff_expert),
+        .act = view_of(m->act, f->cfg.max_rows, f->w.d.n_ff_expert),
     };
 
     return op_experts(f->s, &o, e);
