@@ -307,9 +307,29 @@ static void put_histogram(struct buf *out, const struct metric_def *d, int id,
     put_value(out, count);
 }
 
+static bool has_row(const struct metric_group *g, const struct metric_def *d)
+{
+    size_t n = strlen(d->help), k = strlen(g->mark);
+
+    return n >= k && !strcmp(d->help + n - k, g->mark);
+}
+
+static void put_samples(struct buf *out, const struct metric_def *d, int id,
+                        const char *suffix, const struct metric_group *g)
+{
+    if (d->kind == METRIC_HISTOGRAM) {
+        put_histogram(out, d, id, g->pages, g->n_pages, g->labels);
+        return;
+    }
+    for (int i = 0; i < n_values(d); i++) {
+        put_name(out, d->name, suffix, g->labels, d->label,
+                 d->label ? d->values[i] : NULL);
+        put_value(out, sum_cells(g->pages, g->n_pages, id, i));
+    }
+}
+
 void metric_render(const struct metric_def *defs, int n_defs,
-                   struct metric_page *const *pages, int n_pages,
-                   const char *const_labels, struct buf *out)
+                   const struct metric_group *groups, int n_groups, struct buf *out)
 {
     static const char *const kinds[] = {"counter", "gauge", "histogram", "gauge"};
 
@@ -319,15 +339,9 @@ void metric_render(const struct metric_def *defs, int n_defs,
 
         buf_printf(out, "# HELP %s%s %s\n", d->name, suffix, d->help);
         buf_printf(out, "# TYPE %s%s %s\n", d->name, suffix, kinds[d->kind]);
-        if (d->kind == METRIC_HISTOGRAM) {
-            put_histogram(out, d, id, pages, n_pages, const_labels);
-            continue;
-        }
-        for (int i = 0; i < n_values(d); i++) {
-            put_name(out, d->name, suffix, const_labels, d->label,
-                     d->label ? d->values[i] : NULL);
-            put_value(out, sum_cells(pages, n_pages, id, i));
-        }
+        for (int g = 0; g < n_groups; g++)
+            if (has_row(&groups[g], d))
+                put_samples(out, d, id, suffix, &groups[g]);
     }
 }
 

@@ -51,11 +51,16 @@ void metric_page_fold(struct metric_page *to, const struct metric_page *from);
 /* Counters and histograms of `to` become those of `from`; nobody may write to it now. */
 void metric_page_recall(struct metric_page *to, const struct metric_page *from);
 
-/* Prometheus text of all rows, cells added over the pages; const_labels such as
- * `model_name="m",engine="0"` go on every sample ("" for none). */
+/* Pages that are one thing in the scrape: their cells are added up. */
+struct metric_group {
+    const char *mark;   /* only rows whose help ends so, e.g. "(E)"; "" all */
+    const char *labels; /* on every sample, such as `model_name="m"`; "" none */
+    struct metric_page *const *pages;
+    int n_pages;
+};
+/* Prometheus text of all rows, each with the samples of every group that has it. */
 void metric_render(const struct metric_def *defs, int n_defs,
-                   struct metric_page *const *pages, int n_pages,
-                   const char *const_labels, struct buf *out);
+                   const struct metric_group *groups, int n_groups, struct buf *out);
 /* A label value with the escapes of the text format. */
 void metric_label(struct buf *out, const char *value);
 /* q in 0..1 by linear interpolation inside a bucket, NaN when empty. */

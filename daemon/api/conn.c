@@ -155,8 +155,8 @@ void conn_answer_err_locked(struct conn *c, const struct err *e)
     if (status == 500)
         log_about(LOG_LV_ERROR, &(struct log_about){.request = c->req_id},
                   "request %s: %s", c->req_id, e->msg);
-    if (e->code == ERR_BUSY)
-        http_count(c->h, M_REJECTIONS, 0, 1);
+    if (e->code == ERR_BUSY && c->page)
+        metric_add(c->page, M_REJECTIONS, 0, 1);
     account_error(c, e, false);
     conn_answer_locked(c, status, "application/json", &b);
     buf_done(&b);

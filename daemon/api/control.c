@@ -33,7 +33,7 @@ enum {
     MAX_INSTANCES = 64,
     MAX_MODELS = 64,
     MAX_REQUESTS = 4096,
-    MAX_PAGES = 64,
+    MAX_PAGES = 256,
     MAX_ALARMS = 512
 };
 

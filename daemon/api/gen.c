@@ -1,4 +1,5 @@
-/* daemon/api/gen.c - the generations of one request: their life; their text is gen_text.c.
+/* daemon/api/gen.c - the generations of one request: their life; their text is
+ * gen_text.c.
  *
  * Life: gen_start makes the object with one reference for the connection, one for itself
  * and one for each choice that the router accepted; a choice's finish drops its own. So
@@ -78,7 +79,7 @@ static void on_gone(void *arg)
         account_left(g->c);
     pthread_mutex_unlock(&g->c->lock);
     if (counts)
-        http_count(g->h, M_CANCELED, 0, 1);
+        metric_add(g->c->page, M_CANCELED, 0, 1);
     cancel_all(g);
 }
 
@@ -115,7 +116,7 @@ static void time_tokens(struct choice *ch, int n)
     int64_t now = clock_now_us(clock_real());
 
     if (ch->first_us) {
-        http_observe(g->h, M_ITL, (double)(now - ch->last_us) / 1e6);
+        metric_observe(g->c->page, M_ITL, (double)(now - ch->last_us) / 1e6);
         if (now - ch->last_us > ch->gap_us)
             ch->gap_us = now - ch->last_us;
     } else {
@@ -123,7 +124,7 @@ static void time_tokens(struct choice *ch, int n)
         if (g->p->stream)
             g->c->firsts++;
         else
-            http_observe(g->h, M_TTFT, (double)(now - g->c->start_us) / 1e6);
+            metric_observe(g->c->page, M_TTFT, (double)(now - g->c->start_us) / 1e6);
     }
     ch->last_us = now;
     ch->n_out += n;
@@ -162,14 +163,14 @@ static void count_finish(struct choice *ch, enum finish_reason reason)
 {
     struct gen *g = ch->g;
 
-    http_count(g->h, M_SUCCESS, (int)reason, 1);
+    metric_add(g->c->page, M_SUCCESS, (int)reason, 1);
     if (reason != FINISH_STOP && reason != FINISH_LENGTH)
         return;
-    http_observe(g->h, M_E2E,
-                 (double)(clock_now_us(clock_real()) - g->c->start_us) / 1e6);
+    metric_observe(g->c->page, M_E2E,
+                   (double)(clock_now_us(clock_real()) - g->c->start_us) / 1e6);
     if (ch->n_out > 1)
-        http_observe(g->h, M_TPOT,
-                     (double)(ch->last_us - ch->first_us) / 1e6 / (ch->n_out - 1));
+        metric_observe(g->c->page, M_TPOT,
+                       (double)(ch->last_us - ch->first_us) / 1e6 / (ch->n_out - 1));
 }
 
 /* All choices have ended: the request's latencies are those of its worst choice, but for
@@ -342,8 +343,8 @@ static int submit_prompt(struct gen *g, int prompt, struct err *e)
         atomic_fetch_sub(&g->refs, n);
         return -1;
     }
-    http_observe(g->h, M_REQ_N, n);
-    http_observe(g->h, M_REQ_MAX_TOKENS, max);
+    metric_observe(g->c->page, M_REQ_N, n);
+    metric_observe(g->c->page, M_REQ_MAX_TOKENS, max);
     pthread_mutex_lock(&g->c->lock);
     for (int k = 0; k < n; k++) {
         first[k].id = ids[k];

@@ -3,11 +3,14 @@
  * On the HTTP threads and without waiting: everything comes from snapshots, so a scrape
  * is answered while every worker and the engine are busy. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/api/conn.h"
 #include "daemon/api/ranks.h"
@@ -19,7 +22,7 @@
 #include "daemon/ctrl/slo.h"
 #include "daemon/serve/metrics.h"
 
-enum { MAX_PAGES = 64, MAX_MODELS = 64 };
+enum { MAX_INSTANCES = 64, MAX_MODELS = 64 };
 
 void api_healthz(struct conn *c)
 {
@@ -57,47 +60,84 @@ void api_readyz(struct conn *c)
     conn_answer(c, 200, "application/json", &b);
 }
 
-/* What does not change while an engine runs: a gauge that is always 1, its facts are
- * labels. Nothing before the first engine was ready. */
-static void put_cache_config(struct buf *b, struct router *r, const char *labels)
+static void put_names(struct buf *b, const char *model, const char *instance)
 {
-    struct instance_status s;
-
-    if (router_instances(r, &s, 1) < 1 || s.n_blocks <= 0)
+    if (!model[0])
         return;
+    buf_puts(b, "model_name=\"");
+    metric_label(b, model);
+    buf_puts(b, "\",engine=\"0\"");
+    if (instance[0])
+        buf_printf(b, ",instance=\"%s\"", instance);
+}
+
+/* What does not change while an engine runs: a gauge that is always 1, its facts are
+ * labels. Of an instance that is being replaced, the engine that answers. */
+static void put_cache_config(struct buf *b, struct router *r)
+{
+    struct instance_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
+    int n = router_instances(r, s, MAX_INSTANCES);
+
     buf_puts(b, "# HELP vllm:cache_config_info The KV cache, by its labels (D)\n"
                 "# TYPE vllm:cache_config_info gauge\n");
-    buf_printf(b,
-               "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%d\","
-               "cache_dtype=\"%s\",%s} 1\n",
-               s.block_tok, s.n_blocks, s.kv_type, labels);
+    for (int i = 0; i < n; i++) {
+        bool again = false;
+
+        for (int k = 0; k < i; k++)
+            again |= s[k].n_blocks > 0 && !strcmp(s[k].name, s[i].name);
+        if (s[i].n_blocks <= 0 || again)
+            continue;
+        buf_printf(b,
+                   "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%d\","
+                   "cache_dtype=\"%s\",",
+                   s[i].block_tok, s[i].n_blocks, s[i].kv_type);
+        put_names(b, s[i].model, s[i].name);
+        buf_puts(b, "} 1\n");
+    }
+    free(s);
+}
+
+/* Rows by whom they tell of: an instance, a model, or the daemon. */
+static void put_pages(struct buf *b, struct router *r)
+{
+    struct page_group *g = xcalloc(ROUTER_GROUPS, sizeof(*g));
+    struct metric_group *m = xcalloc(ROUTER_GROUPS, sizeof(*m));
+    struct buf *labels = xcalloc(ROUTER_GROUPS, sizeof(*labels));
+    int n = router_groups_get(r, g, ROUTER_GROUPS);
+
+    for (int i = 0; i < n; i++) {
+        buf_init(&labels[i], 0);
+        buf_puts(&labels[i], "");
+        put_names(&labels[i], g[i].model, g[i].instance);
+        m[i] = (struct metric_group){.mark = g[i].instance[0] ? "(E)"
+                                             : g[i].model[0]  ? "(M)"
+                                                              : "(D)",
+                                     .labels = labels[i].p ? labels[i].p : "",
+                                     .pages = g[i].pages,
+                                     .n_pages = g[i].n};
+    }
+    metric_render(metrics_defs, METRICS_N, m, n, b);
+    router_pages_put(r);
+    for (int i = 0; i < n; i++)
+        buf_done(&labels[i]);
+    free(labels);
+    free(m);
+    free(g);
 }
 
 void api_metrics(struct conn *c)
 {
-    const struct served *models[MAX_MODELS];
-    struct metric_page *pages[MAX_PAGES];
     struct router *r = c->h->router;
-    struct buf b, labels;
-    int n_models = router_models(r, models, MAX_MODELS), n_pages;
+    struct buf b;
 
     buf_init(&b, 0);
-    buf_init(&labels, 0);
-    buf_puts(&labels, "model_name=\"");
-    metric_label(&labels, n_models > 0 ? models[0]->name : "");
-    buf_puts(&labels, "\",engine=\"0\"");
-    n_pages = router_pages_get(r, pages, MAX_PAGES);
-    metric_render(metrics_defs, METRICS_N, pages, n_pages, labels.p, &b);
-    router_pages_put(r);
-    put_cache_config(&b, r, labels.p);
+    put_pages(&b, r);
+    put_cache_config(&b, r);
     ranks_metrics(r, &b);
     if (c->h->cfg.slo)
         slo_metrics(c->h->cfg.slo, clock_now_us(clock_real()), &b);
-    for (int i = 0; i < n_models; i++)
-        router_unref(r, models[i]);
     conn_answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
     buf_done(&b);
-    buf_done(&labels);
 }
 
 static void put_model(struct jw *w, const struct served *m)

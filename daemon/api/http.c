@@ -85,12 +85,6 @@ void http_count(struct http *h, int id, int label, double v)
         metric_add(h->page, id, label, v);
 }
 
-void http_observe(struct http *h, int id, double v)
-{
-    if (!atomic_load(&h->stopping))
-        metric_observe(h->page, id, v);
-}
-
 void http_note_key(struct http *h, const char *key)
 {
     size_t n = strlen(key);

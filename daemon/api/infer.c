@@ -121,6 +121,8 @@ static void infer(struct conn *c, enum params_kind kind)
     conn_drop_body(c);
     note_unknown(c, g.p);
     g.m = router_model(c->h->router, g.p->model, &e);
+    if (g.m)
+        c->page = router_model_page(c->h->router, g.m->name);
     if (!g.m || params_check_model(g.p, g.m->n_vocab, &e) < 0)
         goto fail;
     if (account_name(c, g.m->instance, g.p->slo_class, &e) < 0)

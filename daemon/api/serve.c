@@ -118,7 +118,7 @@ static void time_firsts(struct conn *c)
     if (c->firsts > 0)
         account_first(c, now);
     for (; c->firsts > 0; c->firsts--)
-        http_observe(c->h, M_TTFT, (double)(now - c->start_us) / 1e6);
+        metric_observe(c->page, M_TTFT, (double)(now - c->start_us) / 1e6);
 }
 
 /* The library asks for bytes of a stream; 0 only with the connection suspended. A stream

@@ -71,7 +71,6 @@ void http_ref(struct http *h);
 void http_unref(struct http *h);
 /* Metrics on the daemon's page; nothing after the stop. */
 void http_count(struct http *h, int id, int label, double v);
-void http_observe(struct http *h, int id, double v);
 /* A prompt or an answer into the log, where the configuration wants it. */
 void http_log_content(const struct conn *c, const char *what, const char *text, size_t n);
 /* Log a request field name that nobody knows, once a name. */

@@ -34,7 +34,10 @@ int router_new(struct metric_page *page, struct router **ret, struct err *e)
 {
     struct router *r = xcalloc(1, sizeof(*r));
 
-    if (metric_page_new(metrics_defs, METRICS_N, NULL, &r->past, e) < 0) {
+    r->accounts[0] = xcalloc(1, sizeof(struct account));
+    r->n_accounts = 1;
+    if (metric_page_new(metrics_defs, METRICS_N, NULL, &r->accounts[0]->page, e) < 0) {
+        free(r->accounts[0]);
         free(r);
         return -1;
     }
@@ -54,7 +57,10 @@ void router_free(struct router *r)
     if (!r)
         return;
     router_sweep(r);
-    metric_page_free(r->past);
+    for (int i = 0; i < r->n_accounts; i++) {
+        metric_page_free(r->accounts[i]->page);
+        free(r->accounts[i]);
+    }
     pthread_mutex_destroy(&r->lock);
     free(r);
 }

@@ -127,9 +127,22 @@ struct request_status {
 };
 int router_requests(struct router *r, struct request_status *ret, int max);
 
-/* Pages to render: the daemon's, that of the engines that went away, and each engine's.
+/* All pages, for sums: the daemon's, those kept by model and instance, and each engine's.
  * Borrowed while the call that got them holds them; router_pages_put gives them back. */
 int router_pages_get(struct router *r, struct metric_page **ret, int max);
+/* The same by whom they tell of, also given back by router_pages_put. The first is the
+ * daemon itself (both names ""), then the models (instance "": what the daemon counts for
+ * them), then the instances with what their engines count and those before them counted.
+ */
+enum { ROUTER_GROUPS = 130, ROUTER_GROUP_PAGES = 16 };
+struct page_group {
+    char model[128], instance[64];
+    struct metric_page *pages[ROUTER_GROUP_PAGES];
+    int n;
+};
+int router_groups_get(struct router *r, struct page_group *ret, int max);
+/* Where the daemon counts for a model; as long as the router. Any thread. */
+struct metric_page *router_model_page(struct router *r, const char *model);
 void router_pages_put(struct router *r);
 
 #endif

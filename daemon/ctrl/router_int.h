@@ -16,7 +16,7 @@ struct queue;
 struct rank_seat;
 struct rankpage;
 
-enum { ROUTER_BUCKETS = 1024 };
+enum { ROUTER_ACCOUNTS = 128, ROUTER_BUCKETS = 1024 };
 
 /* A model as one engine serves it. */
 struct model_box {
@@ -39,10 +39,18 @@ struct req {
     bool sent, cancelled;
 };
 
+/* What was counted for a model (instance "") or by the engines of an instance that went
+ * away: kept as long as the router, so that sums never fall. */
+struct account {
+    char model[128], instance[64];
+    struct metric_page *page;
+};
+
 /* A page outlives its target while somebody reads pages. */
 struct page_box {
     struct list link; /* in router.pages */
     struct metric_page *page;
+    struct account *account; /* where it is kept; NULL before the model was known */
     bool dead;
 };
 
@@ -73,8 +81,9 @@ struct router {
     uint64_t next_id;
     int n_readers; /* of pages */
     bool draining;
-    struct metric_page *page; /* the daemon's */
-    struct metric_page *past; /* what the engines that went away have counted */
+    struct metric_page *page;                      /* the daemon's */
+    struct account *accounts[ROUTER_ACCOUNTS + 1]; /* [0]: what found no other */
+    int n_accounts;
 };
 
 struct req *router_find(struct router *r, uint64_t id);
@@ -83,7 +92,9 @@ void router_leave(struct router *r, struct req *q);
 void router_req_free(struct req *q); /* NULL allowed */
 /* Why the target takes no request now; 0 when it does. */
 int router_not_ready(const struct target *t, struct err *e);
-/* Fold pages of targets that are gone into `past`, once nobody reads. */
+/* The one of these names, made when it is new. Under the lock. */
+struct account *router_account(struct router *r, const char *model, const char *instance);
+/* Fold pages of targets that are gone into their accounts, once nobody reads. */
 void router_sweep(struct router *r);
 
 #endif

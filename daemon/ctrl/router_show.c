@@ -3,11 +3,13 @@
  * Under the lock for as long as the copy takes. Pages are not copied: who renders them
  * holds them, and a page whose engine has gone is folded into `past` when nobody does, so
  * that no sum ever counts it twice or goes back. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/ctrl/router_int.h"
 #include "daemon/serve/metrics.h"
@@ -145,6 +147,39 @@ int router_requests(struct router *r, struct request_status *ret, int max)
     return n;
 }
 
+/* ---- pages ---- */
+
+struct account *router_account(struct router *r, const char *model, const char *instance)
+{
+    struct account *a;
+
+    for (int i = 0; i < r->n_accounts; i++)
+        if (!strcmp(r->accounts[i]->model, model) &&
+            !strcmp(r->accounts[i]->instance, instance))
+            return r->accounts[i];
+    if (r->n_accounts > ROUTER_ACCOUNTS)
+        return r->accounts[0];
+    a = xcalloc(1, sizeof(*a));
+    snprintf(a->model, sizeof(a->model), "%s", model);
+    snprintf(a->instance, sizeof(a->instance), "%s", instance);
+    if (metric_page_new(metrics_defs, METRICS_N, NULL, &a->page, NULL) < 0) {
+        free(a);
+        return r->accounts[0];
+    }
+    r->accounts[r->n_accounts++] = a;
+    return a;
+}
+
+struct metric_page *router_model_page(struct router *r, const char *model)
+{
+    struct metric_page *p;
+
+    pthread_mutex_lock(&r->lock);
+    p = router_account(r, model, "")->page;
+    pthread_mutex_unlock(&r->lock);
+    return p;
+}
+
 int router_pages_get(struct router *r, struct metric_page **ret, int max)
 {
     int n = 0;
@@ -153,13 +188,44 @@ int router_pages_get(struct router *r, struct metric_page **ret, int max)
     r->n_readers++;
     if (n < max)
         ret[n++] = r->page;
-    if (n < max)
-        ret[n++] = r->past;
+    for (int i = 0; i < r->n_accounts && n < max; i++)
+        ret[n++] = r->accounts[i]->page;
     list_for(it, &r->pages)
     {
         if (n < max)
             ret[n++] = list_entry(it, struct page_box, link)->page;
     }
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+/* An account and the pages of the engines that will be folded into it. */
+static void group_of(struct router *r, const struct account *a, struct page_group *g)
+{
+    *g = (struct page_group){.pages = {a->page}, .n = 1};
+    memcpy(g->model, a->model, sizeof(g->model));
+    memcpy(g->instance, a->instance, sizeof(g->instance));
+    list_for(it, &r->pages)
+    {
+        const struct page_box *b = list_entry(it, struct page_box, link);
+
+        if (b->account == a && g->n < ROUTER_GROUP_PAGES)
+            g->pages[g->n++] = b->page;
+    }
+}
+
+int router_groups_get(struct router *r, struct page_group *ret, int max)
+{
+    int n = 0;
+
+    pthread_mutex_lock(&r->lock);
+    r->n_readers++;
+    if (n < max)
+        ret[n++] = (struct page_group){.pages = {r->page}, .n = 1};
+    for (int models = 1; models >= 0; models--)
+        for (int i = 1; i < r->n_accounts && n < max; i++)
+            if ((r->accounts[i]->instance[0] == 0) == (models == 1))
+                group_of(r, r->accounts[i], &ret[n++]);
     pthread_mutex_unlock(&r->lock);
     return n;
 }
@@ -182,7 +248,7 @@ void router_sweep(struct router *r)
         if (!b->dead)
             continue;
         list_del(&b->link);
-        metric_page_fold(r->past, b->page);
+        metric_page_fold(b->account ? b->account->page : r->accounts[0]->page, b->page);
         metric_page_free(b->page);
         free(b);
     }

@@ -251,6 +251,8 @@ void target_set_model(struct target *t, const struct served *m, struct tokenizer
     pthread_mutex_lock(&t->r->lock);
     old = t->model;
     t->model = b;
+    router_account(t->r, m->name, ""); /* its rows are there before its first request */
+    t->page->account = router_account(t->r, m->name, t->st.name);
     pthread_mutex_unlock(&t->r->lock);
     router_unref(t->r, old ? &old->pub : NULL);
 }

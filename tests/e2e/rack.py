@@ -147,7 +147,7 @@ class Rack:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30 * SLOW)
 
     def metrics(self):
-        """{name or name{labels without model and engine}: value}."""
+        """{name or name{labels without model, engine and instance}: value}, of one instance."""
         status, _, data = self.local_request("GET", "/metrics")
         assert status == 200
         return parse_metrics(data.decode())
@@ -190,8 +190,10 @@ def parse_metrics(text):
             continue
         m = re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)", line)
         assert m, line
-        labels = [x for x in re.findall(r'[a-z_]+="(?:[^"\\]|\\.)*"', m[2] or "")
-                  if not x.startswith(("model_name=", "engine="))]
+        labels = re.findall(r'[a-z_]+="(?:[^"\\]|\\.)*"', m[2] or "")
+        if any(x.startswith("model_name=") for x in labels):
+            labels = [x for x in labels
+                      if not x.startswith(("model_name=", "engine=", "instance="))]
         out[m[1] + ("{" + ",".join(labels) + "}" if labels else "")] = float(m[3])
     return out
 

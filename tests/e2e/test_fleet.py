@@ -1,6 +1,7 @@
 """Several instances of one daemon, and engines that are replaced while they answer."""
 import json
 import os
+import re
 import threading
 
 import pytest
@@ -80,10 +81,31 @@ def commit(rack, path, value):
     return check
 
 
+def counted(rack, name):
+    """{(model, instance): value} of one counter."""
+    text = rack.local_request("GET", "/metrics")[2].decode()
+    rows = re.findall(rf'^{name}\{{model_name="([^"]*)",engine="0"(?:,instance="([^"]*)")?[^}}]*\}} (\S+)$',
+                      text, re.M)
+    return {(m, i): float(v) for m, i, v in rows}
+
+
+def test_each_engine_has_its_own_series(two):
+    tokens, answers = "vllm:generation_tokens_total", "vllm:e2e_request_latency_seconds_count"
+    before, n = counted(two, tokens), counted(two, answers)
+    assert set(before) == {("alpha", "one"), ("beta", "two")}
+    assert set(n) == {("alpha", ""), ("beta", "")}
+    for _ in range(2):
+        two.post(TEXT, dict(LONG, model="beta", max_tokens=7))
+    wait_for(lambda: counted(two, tokens)["beta", "two"] == before["beta", "two"] + 14)
+    assert counted(two, tokens)["alpha", "one"] == before["alpha", "one"]
+    after = counted(two, answers)
+    assert after["beta", ""] == n["beta", ""] + 2 and after["alpha", ""] == n["alpha", ""]
+
+
 def test_replaced_under_a_stream(two):
     """The stream goes on on its old engine, whose place a new one has taken."""
     want = two.post(TEXT, LONG)[1]["choices"][0]["text"]
-    before = pids(two)
+    before, sums = pids(two), counted(two, "vllm:generation_tokens_total")
     s = Stream(two, LONG)
     wait_for(s.begun)
     check = commit(two, "instances.one.step_tok", 64)
@@ -98,6 +120,9 @@ def test_replaced_under_a_stream(two):
     after = pids(two)
     assert after["two"] == before["two"] and after["one"] != before["one"]
     assert two.metric("llmrack_engine_failures_total") == 0
+    now = counted(two, "vllm:generation_tokens_total")  # the old engine's are kept
+    assert now["alpha", "one"] >= sums["alpha", "one"] + LONG["max_tokens"]
+    assert now["beta", "two"] == sums["beta", "two"]
 
 
 def test_sampling_default_touches_no_engine(two):

@@ -83,11 +83,19 @@ def test_the_list_of_the_field(rack):
 
 
 def test_labels(rack):
+    """Of an instance what its engine counts, of a model what the daemon counts for it."""
     model = rack.local("/api/v1/models")["models"][0]["name"]
-    text = scrape(rack)
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            assert f'model_name="{model}"' in line and 'engine="0"' in line, line
+    kinds = {}
+    for line in scrape(rack).splitlines():
+        if line.startswith("# HELP"):
+            name, kind = re.match(r"# HELP (\S+) .*\((\w)\)$", line).groups()
+            kinds[name] = kind
+        elif not line.startswith("#") and not line.startswith("llmrack_slo_"):
+            name = re.sub(r"_(bucket|sum|count)$", "", re.match(r"[\w:]+", line)[0])
+            kind = kinds.get(name) or kinds[re.match(r"[\w:]+", line)[0]]
+            of_model = f'model_name="{model}",engine="0"' in line
+            assert of_model == (kind in "EM" or ":cache_config" in line or "rank=" in line), line
+            assert ('instance="main"' in line) == (of_model and kind != "M"), line
     m = rack.metrics()
     for reason in "capacity", "deferred":
         assert f'vllm:num_requests_waiting_by_reason{{reason="{reason}"}}' in m

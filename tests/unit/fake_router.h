@@ -334,6 +334,19 @@ int router_pages_get(struct router *r, struct metric_page **ret, int max)
     return 1;
 }
 
+int router_groups_get(struct router *r, struct page_group *ret, int max)
+{
+    (void)max;
+    ret[0] = (struct page_group){.pages = {r->page}, .n = 1};
+    return 1;
+}
+
+struct metric_page *router_model_page(struct router *r, const char *model)
+{
+    (void)model;
+    return r->page;
+}
+
 void router_pages_put(struct router *r) { (void)r; }
 
 /* ---- daemon/ctrl/fleet.h: the real one would bring the real router along ---- */

@@ -35,7 +35,7 @@ static void renders(void **state)
     metric_observe(p[0], TIME, 0.6);
     metric_observe(p[1], TIME, 99);
     buf_init(&b, 0);
-    metric_render(defs, N_SHOWN, p, 2, "m=\"x\"", &b);
+    metric_render(defs, N_SHOWN, &(struct metric_group){"", "m=\"x\"", p, 2}, 1, &b);
     assert_string_equal(b.p, "# HELP n:steps_total Steps\n"
                              "# TYPE n:steps_total counter\n"
                              "n:steps_total{m=\"x\"} 2.5\n"
@@ -52,7 +52,13 @@ static void renders(void **state)
                              "n:time_sum{m=\"x\"} 100.1\n"
                              "n:time_count{m=\"x\"} 3\n");
     buf_clear(&b);
-    metric_render(defs, 2, p, 1, "", &b);
+    metric_render(defs, 2,
+                  (struct metric_group[]){
+                      {"", "", p, 1}, {"rs", "m=\"y\"", &p[1], 1}, {"ps", "z", p, 1}},
+                  3, &b);
+    assert_non_null(strstr(b.p, "n:steps_total 2\nn:steps_total{z} 2\n# HELP n:color"));
+    assert_non_null(strstr(b.p, "n:color{m=\"y\",color=\"red\"} 0\n"));
+    assert_null(strstr(b.p, "n:steps_total{m"));
     assert_non_null(strstr(b.p, "\nn:steps_total 2\n"));
     assert_non_null(strstr(b.p, "\nn:color{color=\"red\"} 0\n"));
     buf_done(&b);

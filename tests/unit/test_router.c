@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/ctrl/router_ctl.h"
+#include "daemon/ctrl/router_int.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/wire.h"
@@ -430,30 +431,72 @@ static void hot_values(void **state)
     assert_true(got.temperature == 0.25f && got.top_p == 0.5f && got.isolate == 1);
 }
 
-/* What an engine counted is in the sums as long as anybody asks, once. */
+static struct page_group groups[8];
+
+static struct page_group *group(int n, const char *model, const char *instance)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(groups[i].model, model) && !strcmp(groups[i].instance, instance))
+            return &groups[i];
+    fail_msg("no group %s %s", model, instance);
+    return NULL;
+}
+
+/* What an engine counted stays in the sums of its model and instance, once, when it has
+ * gone: held while somebody reads, folded then. */
 static void pages_of_the_gone(void **state)
 {
     struct fix *f = *state;
-    struct metric_page *p[8];
-    struct target *t = add_target(f, "1", 1, "n");
+    struct target *t = add_target(f, "1", 1, "n"), *next = add_target(f, "1", 2, "n");
+    struct page_group *g;
+    struct metric_page *all[16];
     int n;
 
     metric_add(target_page(t), M_STEPS, 0, 5);
     metric_observe(target_page(t), M_ITER_TOK, 3);
     metric_set(target_page(t), M_RUNNING, 0, 2);
-    n = router_pages_get(f->r, p, 8);
-    assert_int_equal(n, 4);
+    metric_add(target_page(next), M_STEPS, 0, 7);
+    metric_add(router_model_page(f->r, "n"), M_REJECTIONS, 0, 1);
+    n = router_groups_get(f->r, groups, 8);
+    assert_int_equal(n, 5); /* the daemon; m and n; 0 of m and 1 of n */
+    g = group(n, "n", "1");
+    assert_int_equal(g->n, 3);
     target_free(t);
-    assert_true(metric_get(p[3], M_STEPS, 0) == 5); /* still there, while it is held */
-    assert_true(metric_get(p[1], M_STEPS, 0) == 0);
+    assert_true(metric_total(g->pages, g->n, M_STEPS, 0) == 12); /* while it is held */
     router_pages_put(f->r);
-    n = router_pages_get(f->r, p, 8);
-    assert_int_equal(n, 3);
-    assert_true(metric_get(p[1], M_STEPS, 0) == 5);
-    assert_true(metric_get(p[1], M_ITER_TOK, 0) == 1);
-    assert_true(metric_sum(p[1], M_ITER_TOK) == 3);
-    assert_true(metric_get(p[1], M_RUNNING, 0) == 0);
+    n = router_groups_get(f->r, groups, 8);
+    g = group(n, "n", "1");
+    assert_int_equal(g->n, 2);
+    assert_true(metric_total(g->pages, g->n, M_STEPS, 0) == 12);
+    assert_true(metric_get(g->pages[0], M_ITER_TOK, 0) == 1);
+    assert_true(metric_sum(g->pages[0], M_ITER_TOK) == 3);
+    assert_true(metric_total(g->pages, g->n, M_RUNNING, 0) == 0);
+    g = group(n, "m", "0");
+    assert_true(metric_total(g->pages, g->n, M_STEPS, 0) == 0);
+    g = group(n, "n", "");
+    assert_true(metric_get(g->pages[0], M_REJECTIONS, 0) == 1);
     router_pages_put(f->r);
+    n = router_pages_get(f->r, all, 16);
+    assert_true(metric_total(all, n, M_STEPS, 0) == 12);
+    router_pages_put(f->r);
+    target_free(next);
+}
+
+/* Beyond the accounts that are kept, what is counted is kept together. */
+static void accounts_are_bounded(void **state)
+{
+    struct fix *f = *state;
+    struct metric_page *first = router_model_page(f->r, "m"), *p = NULL;
+    char name[16];
+
+    for (int i = 0; i < 2 * ROUTER_ACCOUNTS; i++) {
+        snprintf(name, sizeof(name), "model-%d", i);
+        p = router_model_page(f->r, name);
+        metric_add(p, M_REJECTIONS, 0, 1);
+    }
+    assert_ptr_equal(p, f->r->accounts[0]->page);
+    assert_true(metric_get(p, M_REJECTIONS, 0) > ROUTER_ACCOUNTS - 3);
+    assert_ptr_equal(router_model_page(f->r, "m"), first);
 }
 
 /* ---- many threads ask and cancel while the control thread answers and fails ---- */
@@ -546,7 +589,8 @@ static void threads(void **state)
 static const struct CMUnitTest tests[] = {
     T(one_request), T(cancels),    T(engine_dies),       T(refuses),
     T(models),      T(no_memory),  T(two_models),        T(replacement),
-    T(none_at_all), T(hot_values), T(pages_of_the_gone), T(threads),
+    T(none_at_all), T(hot_values), T(pages_of_the_gone), T(accounts_are_bounded),
+    T(threads),
 };
 
 TEST_MAIN("router", tests)
