@@ -59,7 +59,9 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
 {
     static const char *const isas[] = {"auto", "portable", "avx2", "avx512"};
     static const char *const backends[] = {"cpu"};
-    char layout[64];
+    static const char *const methods[] = {"allgather", "ring", "striped", "ulysses",
+                                          "usp"};
+    char layout[96];
     const struct instance_opts *i = &o->inst;
 
     *c = (struct engine_cfg){
@@ -79,8 +81,9 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
         .chunks = (int)i->chunks,
         .emulate = i->emulate,
     };
-    snprintf(layout, sizeof(layout), "pp%d tp%d ep%d%s", (int)i->pp, (int)i->tp,
-             (int)i->ep, i->sp ? " sp" : "");
+    snprintf(layout, sizeof(layout), "pp%d tp%d ep%d cp%d cp_u%d %s %s", (int)i->pp,
+             (int)i->tp, (int)i->ep, (int)i->cp, i->cp_method == 4 ? (int)i->cp_u : 1,
+             i->cp > 1 ? methods[i->cp_method] : "", i->sp ? "sp" : "");
     if (layout_parse(layout, &c->layout, e) < 0)
         return -1;
     return parse_secret(o->secret, c->secret, e);

@@ -50,8 +50,12 @@
              "keep prefixes in the KV cache for later requests"),                        \
         INT(T, P pp, "pp", 1, 128, "1", "N", "pipeline stages"),                         \
         INT(T, P tp, "tp", 1, 128, "1", "N", "tensor parallel ranks"),                   \
-        INT(T, P ep, "ep", 1, 128, "1", "N", "expert parallel ranks: 1, or tp"),         \
+        INT(T, P ep, "ep", 1, 128, "1", "N", "expert parallel ranks: 1, tp or tp x cp"), \
         BOOL(T, P sp, "sp", NULL, "norms and residuals on each tp rank's own rows"),     \
+        INT(T, P cp, "cp", 1, 32, "1", "N", "context parallel ranks"),                   \
+        ENUM(T, P cp_method, "cp-method", "allgather|ring|striped|ulysses|usp", "ring",  \
+             "how attention meets over cp"),                                             \
+        INT(T, P cp_u, "cp-u", 1, 32, "1", "N", "cp ranks that share heads, of usp"),    \
         INT(T, P chunks, "chunks", 1, 16, "1", "N",                                      \
             "parts in which rows go to experts of other ranks"),                         \
         STR(T, P emulate, "emulate", "", "RACK",                                         \

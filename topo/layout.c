@@ -144,6 +144,11 @@ int layout_ranks(const struct layout *l) { return l->pp * layout_stage(l); }
 
 int layout_stage(const struct layout *l) { return l->cp * l->tp * l->adp; }
 
+int layout_cp_heads(const struct layout *l)
+{
+    return l->cp_method == CP_ULYSSES ? l->cp : l->cp_method == CP_USP ? l->cp_u : 1;
+}
+
 const char *layout_fault_text(enum layout_fault f)
 {
     static const char *const texts[] = {
@@ -224,7 +229,7 @@ static enum layout_fault check_tp(const struct layout *l, const struct shapes *s
 static enum layout_fault check_cp(const struct layout *l, const struct shapes *s,
                                   struct err *e)
 {
-    int u = l->cp_method == CP_ULYSSES ? l->cp : l->cp_method == CP_USP ? l->cp_u : 1;
+    int u = layout_cp_heads(l);
 
     if ((l->cp > 1) != (l->cp_method != CP_NONE) || l->cp % l->cp_u ||
         (l->cp_method != CP_USP && l->cp_u > 1))

@@ -65,6 +65,8 @@ void layout_print(const struct layout *l, char *out, size_t cap);
 bool layout_same(const struct layout *a, const struct layout *b);
 int layout_ranks(const struct layout *l); /* of one instance */
 int layout_stage(const struct layout *l); /* ranks of a stage */
+/* U of cp = U x R: ranks that share the heads; the others share the positions. */
+int layout_cp_heads(const struct layout *l);
 /* Can the model be cut so? slots: expert replica slots of a layer, over all EP ranks.
  * LAYOUT_NONE, or why not with the sentence in e. */
 enum layout_fault layout_check(const struct layout *l, const struct shapes *s, int slots,

@@ -158,9 +158,17 @@ static void say(struct capacity *c, const char *why, const char *cure)
     snprintf(c->cure, sizeof(c->cure), "%.159s", cure);
 }
 
+static int block_tok(const struct layout *l)
+{
+    struct forward_part p;
+
+    forward_part_of(l, &p);
+    return forward_block_tok(&p);
+}
+
 /* Context and pool as the engine makes them; false: it would refuse, and says why. */
 static bool size_pool(const struct conf_instance *i, const struct model_info *m,
-                      struct capacity *c)
+                      const struct layout *l, struct capacity *c)
 {
     struct engine_fit fit;
     struct err why = {0};
@@ -169,8 +177,9 @@ static bool size_pool(const struct conf_instance *i, const struct model_info *m,
         .model_ctx = m->n_ctx,
         .kv_mib = i->kv.mib,
         .max_seqs = (int)i->max_seqs,
-        .block_tok = KV_BLOCK_TOK,
-        .block_bytes = forward_kv_block_bytes(m, DT_F16),
+        .block_tok = block_tok(l),
+        .block_bytes =
+            forward_kv_block_bytes(m, DT_F16) * (size_t)(block_tok(l) / KV_BLOCK_TOK),
         .ram_bytes = (uint64_t)c->have,
     };
 
@@ -187,10 +196,10 @@ static bool size_pool(const struct conf_instance *i, const struct model_info *m,
     return true;
 }
 
-static void ask_of(const struct conf_instance *i, double have, int n_ctx, int n_blocks,
-                   struct ledger_ask *a)
+static void ask_of(const struct conf_instance *i, const struct layout *l, double have,
+                   int n_ctx, int n_blocks, struct ledger_ask *a)
 {
-    double tokens = (double)n_blocks * KV_BLOCK_TOK;
+    double tokens = (double)n_blocks * block_tok(l);
 
     ledger_ask_defaults(a, have, true);
     a->ctx = n_ctx;
@@ -199,11 +208,14 @@ static void ask_of(const struct conf_instance *i, double have, int n_ctx, int n_
     a->budget = (int)fmax((double)i->step_tok, (double)i->max_seqs);
 }
 
-/* The ledger counts whole sequences; the pool is what it is. */
+/* The ledger counts whole sequences; the pool is what it is: of the positions that a rank
+ * has, the KV heads that it has, of which there is at least one. */
 static double pool_bytes(const struct ledger *g, const struct ledger_ask *a,
-                         const struct layout *l, int n_blocks)
+                         const struct shapes *s, const struct layout *l, int n_blocks)
 {
-    double bytes = g->kv_token * n_blocks * KV_BLOCK_TOK / l->cp;
+    double heads = fmax(1.0 * s->n_kv / l->tp, 1);
+    double bytes =
+        g->kv_token * n_blocks * KV_BLOCK_TOK / fmin(layout_cp_heads(l), heads);
 
     return a->page_bytes > 0 ? ceil(bytes / a->page_bytes) * a->page_bytes : bytes;
 }
@@ -215,11 +227,11 @@ void capacity_rank(const struct shapes *s, const struct layout *l,
     struct ledger_ask a;
     struct ledger g;
 
-    ask_of(i, 0, n_ctx, n_blocks, &a);
+    ask_of(i, l, 0, n_ctx, n_blocks, &a);
     ledger_stage(s, l, &a, rank / layout_stage(l), &g);
     *ret = (struct capacity_rank){
         .weights = g.weights_all + g.slots,
-        .kv = pool_bytes(&g, &a, l, n_blocks),
+        .kv = pool_bytes(&g, &a, s, l, n_blocks),
         .scratch = g.activations + g.workspace + g.routed + g.comm,
     };
 }
@@ -229,10 +241,10 @@ static void count(const struct conf_instance *i, const struct layout *l,
 {
     struct ledger_ask a;
 
-    ask_of(i, c->have, c->n_ctx, c->n_blocks, &a);
+    ask_of(i, l, c->have, c->n_ctx, c->n_blocks, &a);
     ledger_count(s, l, &a, &c->ledger);
-    c->need =
-        c->ledger.total - c->ledger.kv_all + pool_bytes(&c->ledger, &a, l, c->n_blocks);
+    c->need = c->ledger.total - c->ledger.kv_all +
+              pool_bytes(&c->ledger, &a, s, l, c->n_blocks);
     for (int r = 0; r < c->ranks; r++) {
         struct capacity_rank k;
 
@@ -253,9 +265,10 @@ static void count(const struct conf_instance *i, const struct layout *l,
 static int check_layout(const struct model *m, const struct layout *l,
                         const struct shapes *s, struct err *e)
 {
-    const struct forward_part p = {.tp = l->tp, .pp = l->pp, .ep = l->ep, .sp = l->sp};
+    struct forward_part p;
     struct err why = {0};
 
+    forward_part_of(l, &p);
     if (forward_part_check(model_info(m), &p, &why) == 0 &&
         layout_check(l, s, 0, &why) == LAYOUT_NONE)
         return 0;
@@ -275,7 +288,7 @@ static int check(const struct model *m, const struct conf_instance *i,
         snprintf(c->cure, sizeof(c->cure), "a layout of at most %d ranks", c->devices);
         return 0;
     }
-    if (size_pool(i, model_info(m), c))
+    if (size_pool(i, model_info(m), l, c))
         count(i, l, &s, c);
     return 0;
 }
@@ -286,13 +299,17 @@ void capacity_layout(const struct conf_instance *i, struct layout *ret)
                        .tp = (int)i->layout.tp,
                        .ep = (int)i->layout.ep,
                        .sp = i->layout.sp,
-                       .cp = 1,
+                       .cp = (int)i->layout.cp,
                        .adp = 1,
                        .cp_method = CP_NONE,
                        .cp_u = 1,
                        .replicas = 1};
 
-    l.etp = l.tp % l.ep == 0 ? l.tp / l.ep : 1;
+    if (l.cp > 1)
+        l.cp_method = (enum cp_method)(CP_GATHER + i->layout.cp_method);
+    if (l.cp_method == CP_USP)
+        l.cp_u = (int)i->layout.cp_u;
+    l.etp = layout_stage(&l) % l.ep == 0 ? layout_stage(&l) / l.ep : 1;
     *ret = l;
 }
 

@@ -48,6 +48,8 @@ struct conf_instance {
         bool automatic; /* the planner's choice, see layouts.h */
         int64_t pp, tp, ep;
         bool sp;
+        int64_t cp, cp_u;
+        int cp_method; /* enum cp_method from CP_GATHER on */
         int64_t chunks;
         const char *emulate;
     } layout;

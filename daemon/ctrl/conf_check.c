@@ -132,13 +132,15 @@ static void slo_has_targets(const struct check *k)
 
 static void auto_or_words(const struct check *k)
 {
-    static const char *const words[] = {"pp", "tp", "ep", "sp"};
+    static const char *const words[] = {"pp", "tp",        "ep",  "sp",
+                                        "cp", "cp_method", "cp_u"};
     char path[160];
 
     for (int i = 0; i < k->c->n_instances; i++) {
         const struct conf_instance *x = &k->c->instances[i];
 
-        for (size_t w = 0; x->layout.automatic && w < 4; w++) {
+        for (size_t w = 0; x->layout.automatic && w < sizeof(words) / sizeof(words[0]);
+             w++) {
             snprintf(path, sizeof(path), "instances.%s.layout.%s", x->name, words[w]);
             if (given(k, path))
                 FAULT(k, path,

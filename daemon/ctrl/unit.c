@@ -45,6 +45,10 @@ void unit_spec_init(struct unit_spec *s, const struct conf *c,
         cut.layout.tp = layout->tp;
         cut.layout.ep = layout->ep;
         cut.layout.sp = layout->sp;
+        cut.layout.cp = layout->cp;
+        cut.layout.cp_u = layout->cp_u;
+        if (layout->cp > 1)
+            cut.layout.cp_method = (int)(layout->cp_method - CP_GATHER);
     }
     capacity_layout(&cut, &s->layout);
     s->n_args = conf_engine_args(c, &cut, s->args, UNIT_ARGS);

@@ -99,6 +99,16 @@ static int max_rows(const struct engine_cfg *cfg)
     return cfg->step_tok > cfg->max_seqs ? cfg->step_tok : cfg->max_seqs;
 }
 
+/* Positions of a KV block; more than one rank's where cp ranks share them. */
+static int block_tok(const struct engine_cfg *cfg)
+{
+    struct forward_part p = {0};
+
+    if (cfg->layout.tp)
+        forward_part_of(&cfg->layout, &p);
+    return forward_block_tok(&p);
+}
+
 static void fill_sched(const struct engine_cfg *cfg, const struct engine_fit *fit,
                        struct engine_loaded *l)
 {
@@ -111,7 +121,7 @@ static void fill_sched(const struct engine_cfg *cfg, const struct engine_fit *fi
         .max_ctx = fit->n_ctx,
         .depth = EXEC_DEPTH,
         .prefill_run = PREFILL_RUN,
-        .kv = {.block_tok = KV_BLOCK_TOK,
+        .kv = {.block_tok = block_tok(cfg),
                .n_groups = 1,
                .group = {{KV_FULL, fit->n_blocks, 0}},
                .reuse = cfg->reuse},
@@ -132,7 +142,7 @@ static void fill_ready(const struct model_info *i, struct engine_loaded *l)
     r->n_ctx = l->sched.max_ctx;
     r->n_vocab = i->n_vocab;
     r->n_blocks = l->sched.kv.group[0].n_blocks;
-    r->block_tok = KV_BLOCK_TOK;
+    r->block_tok = l->sched.kv.block_tok;
     r->n_params = i->n_params;
     r->file_bytes = i->file_bytes;
     snprintf(r->main_type, sizeof(r->main_type), "%s", i->main_type);
@@ -206,8 +216,9 @@ static int load_model(const struct engine_cfg *cfg, struct model *m,
         .model_ctx = i->n_ctx,
         .kv_mib = cfg->kv_mib,
         .max_seqs = cfg->max_seqs,
-        .block_tok = KV_BLOCK_TOK,
-        .block_bytes = forward_kv_block_bytes(i, DT_F16),
+        .block_tok = block_tok(cfg),
+        .block_bytes =
+            forward_kv_block_bytes(i, DT_F16) * (size_t)(block_tok(cfg) / KV_BLOCK_TOK),
         .ram_bytes = engine_ram_bytes(),
     };
 

@@ -35,7 +35,7 @@ enum { FORWARD_CP_MAX = 32 }; /* cp x cp_u */
  * pp: a run of layers; rows go from stage to stage, cut into `micro` micro-batches so
  * that stages work at the same time. In layers of experts the tp ranks stand as ep (each
  * with whole experts of its own, rows come by all-to-all), or, with ep 1, share every
- * expert's width.
+ * expert's width; with cp the experts stand apart over the tp and cp ranks together.
  *
  * cp x cp_u: the rows of a step are shared, each rank takes its own through the layers,
  * and attention brings them together (forward_cp.h). cp ranks share the positions, for
@@ -63,6 +63,8 @@ struct forward_cfg {
     struct forward_part part;
 };
 
+/* The sizes of a rank's part in a layout; no coordinates, no groups. */
+void forward_part_of(const struct layout *l, struct forward_part *ret);
 /* Can this part be cut out of the model? Divisibility only; layouts as a whole are
  * topo/layout's. */
 int forward_part_check(const struct model_info *i, const struct forward_part *p,

@@ -141,7 +141,7 @@ int forward_moe_new(struct forward *f, struct err *e)
     if (!x->n_expert)
         return 0;
     m = f->moe = xcalloc(1, sizeof(*m));
-    m->max_home = ep > 1 ? (rows + ep - 1) / ep : rows;
+    m->max_home = ep > 1 ? (rows + f->w.d.tp - 1) / f->w.d.tp : rows;
     if ((int64_t)rows * x->top_k > INT32_MAX / 4)
         return err_set(e, ERR_TOOBIG, "%d rows of %d experts each", rows, x->top_k);
     m->max_pairs = m->max_home * x->top_k;
@@ -326,6 +326,8 @@ static int count_chunks(const struct forward *f, int rows)
 {
     int n = min_int(max_int(f->cfg.part.chunks, 1), MAX_CHUNKS);
 
+    if (f->cp) /* others may have any number of rows */
+        return 1;
     return rows / f->cfg.part.ep < n * CHUNK_ROWS ? 1 : n;
 }
 
@@ -334,6 +336,14 @@ static struct chunk chunk_of(const struct forward *f, int rows, int n_chunks, in
     int k = f->w.info.moe.top_k, ep = f->cfg.part.ep;
     struct chunk c = {.at = at};
 
+    if (f->cp) {
+        int64_t from, to;
+
+        comm_shard(rows, f->w.d.tp, f->w.d.tp_at, &from, &to);
+        c.n = (int)(to - from) * k;
+        c.most = f->moe->max_here;
+        return c;
+    }
     for (int r = 0; r < ep; r++) {
         int64_t from, to;
 
@@ -475,8 +485,10 @@ static int bring_home(struct forward *f, struct dbuf *x, int rows, int from, int
     const struct op_add own = {view_of(x, n, cols), view_from(f->sum, from, n, cols)};
     const struct op_add all = {view_of(x, rows, cols), view_of(f->sum, rows, cols)};
 
-    if (sp)
+    if (sp || f->w.d.tp == 1)
         return n ? op_add(f->s, &own, e) : 0;
+    if (!rows) /* of other cp ranks only */
+        return 0;
     if (comm_all_gather(f->cfg.part.tp_comm, f->s, at_row(f->sum, from, cols),
                         (struct comm_at){f->sum, 0}, row_bytes, e) < 0)
         return -1;

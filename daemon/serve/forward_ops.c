@@ -170,8 +170,10 @@ static int run_ffn(struct forward *f, const struct forward_layer *l, struct dbuf
         .up = l->w[ROLE_UP],
     };
 
-    if (close_pair(f, x, att, rows, l->w[ROLE_O], l->w[ROLE_O_BIAS], sp, e) < 0)
+    if (rows && close_pair(f, x, att, rows, l->w[ROLE_O], l->w[ROLE_O_BIAS], sp, e) < 0)
         return -1;
+    if (!rows && !(f->cp && l->experts[0])) /* experts here may have rows of others */
+        return 0;
     if (l->experts[0])
         return forward_moe_run(f, l, x, rows, sp, row_bytes, e);
     if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || op_glu(f->s, &glu, e) < 0)
@@ -260,7 +262,7 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e)
         return -1;
     for (int i = 0; i < d->n_layer; i++) {
         const struct forward_layer *l = &f->w.layers[i];
-        bool whole = s->n_rows && (!d->last || i < d->n_layer - 1);
+        bool whole = !d->last || i < d->n_layer - 1;
 
         if (s->n_rows && (norm_all(f, f->x, s->n_rows, l->w[ROLE_ATTN_NORM], sp, e) < 0 ||
                           run_qkv(f, l, s->n_rows, e) < 0))
@@ -348,7 +350,7 @@ int forward_head(struct forward *f, const struct shape *s, int first, int n,
                     forward_gather(f, f->q, f->att, f->w.d.q_dim, s, first, n, e) < 0)
         return -1;
     if (!forward_leads(f))
-        return 0;
+        return run_ffn(f, l, f->out_x, f->q, 0, NULL, head_rows(f, 0), e);
     if (run_ffn(f, l, f->out_x, f->q, n, NULL, head_rows(f, n), e) < 0 ||
         norm_all(f, f->out_x, n, f->w.top[ROLE_OUT_NORM], NULL, e) < 0 ||
         op_matmul(f->s, &head, e) < 0)

@@ -158,6 +158,17 @@ void forward_dims_of(const struct model_info *i, const struct forward_part *p,
     *ret = d;
 }
 
+void forward_part_of(const struct layout *l, struct forward_part *ret)
+{
+    *ret = (struct forward_part){.tp = l->tp,
+                                 .pp = l->pp,
+                                 .ep = l->ep,
+                                 .cp = l->cp / layout_cp_heads(l),
+                                 .cp_u = layout_cp_heads(l),
+                                 .cp_method = l->cp_method,
+                                 .sp = l->sp};
+}
+
 static int check_cp(const struct model_info *i, const struct forward_part *p,
                     struct err *e)
 {
@@ -167,9 +178,11 @@ static int check_cp(const struct model_info *i, const struct forward_part *p,
     if (cp > FORWARD_CP_MAX)
         return err_param(e, ERR_RANGE, "layout", "cp %d is more than %d", cp,
                          FORWARD_CP_MAX);
-    if (cp > 1 && at_least_one(p->ep) > 1)
+    if (cp > 1 && i->moe.n_expert && at_least_one(p->ep) != tp * cp)
         return err_param(e, ERR_UNSUPPORTED, "layout",
-                         "ep %d with cp %d: with cp the engine runs ep 1", p->ep, cp);
+                         "ep %d with tp %d and cp %d: with cp the engine runs experts "
+                         "over all of them, ep %d",
+                         at_least_one(p->ep), tp, cp, tp * cp);
     if (heads % u)
         return err_param(e, ERR_INVALID, "layout",
                          "sharing heads over %d cp ranks does not divide a rank's %d "
@@ -187,8 +200,9 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
                        struct err *e)
 {
     int tp = at_least_one(p->tp), pp = at_least_one(p->pp), ep = at_least_one(p->ep);
+    int cp = at_least_one(p->cp) * at_least_one(p->cp_u);
 
-    if (ep > 1 && (!i->moe.n_expert || ep != tp))
+    if (ep > 1 && (!i->moe.n_expert || (ep != tp && cp == 1)))
         return err_param(e, ERR_INVALID, "layout",
                          i->moe.n_expert
                              ? "ep %d with tp %d: the engine runs ep 1, or ep "

@@ -78,7 +78,7 @@ static int groups_of(struct mesh *m, int v, enum mesh_dim d, struct err *e)
 int mesh_make(const struct layout *l, struct mesh *ret, struct err *e)
 {
     int n = layout_ranks(l);
-    int heads = l->cp_method == CP_ULYSSES ? l->cp : l->cp_method == CP_USP ? l->cp_u : 1;
+    int heads = layout_cp_heads(l);
 
     if (n < 1 || n > COMM_MAX_RANKS)
         return err_set(e, ERR_RANGE, "%d ranks: 1 to %d may form an instance", n,

@@ -342,12 +342,16 @@ static void share_threads(struct ranks *r, int i, struct backend_cfg *ret)
 /* What the engine cannot do yet, in one sentence. */
 static int check_layout(const struct layout *l, const struct model_info *i, struct err *e)
 {
-    const struct forward_part p = {.tp = l->tp, .pp = l->pp, .ep = l->ep, .sp = l->sp};
+    struct forward_part p;
 
-    if (l->cp > 1 || l->adp > 1)
+    if (l->adp > 1)
         return err_param(e, ERR_UNSUPPORTED, "layout",
-                         "the engine runs layouts of tp, sp, pp and ep; cp and adp are "
+                         "the engine runs layouts of tp, sp, pp, cp and ep; adp is "
                          "planned but not run yet");
+    if (layout_cp_heads(l) < 1 || l->cp % layout_cp_heads(l))
+        return err_param(e, ERR_INVALID, "layout", "cp_u %d does not divide cp %d",
+                         l->cp_u, l->cp);
+    forward_part_of(l, &p);
     return forward_part_check(i, &p, e);
 }
 

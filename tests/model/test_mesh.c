@@ -173,6 +173,11 @@ static const char *const context[] = {
     "cp4 ulysses",   "cp4 usp cp_u2",   "cp2 tp2 ring",      "cp2 tp2 sp striped",
     "cp2 pp2 ring",  "cp2 tp2 ulysses", "cp4 usp cp_u2 pp2", "cp2 tp2 pp2 sp allgather",
 };
+static const char *const context_experts[] = {
+    "cp2 ep2 ring",           "cp4 ep4 allgather",          "cp3 ep3 striped",
+    "cp2 ep2 ulysses",        "cp4 ep4 usp cp_u2",          "cp2 tp2 ep4 ring",
+    "cp2 tp2 ep4 sp striped", "cp2 tp2 pp2 ep4 sp ulysses", "cp2 pp2 ep2 ring"};
+enum { N_CONTEXT_EXPERTS = sizeof(context_experts) / sizeof(context_experts[0]) };
 enum { N_CONTEXT = sizeof(context) / sizeof(context[0]) };
 
 static void test_context(void **state)
@@ -181,8 +186,9 @@ static void test_context(void **state)
     compare("llama", "cpu", SEQS * LEN, context, N_CONTEXT);
     compare("qwen3", "cpu", 37, context, N_CONTEXT);
     compare("llama", "cpu", 4, context, N_CONTEXT);
-    compare("gpt_oss", "cpu", 13, context, N_CONTEXT);
-    compare("qwen2_moe", "cpu", 64, context, N_CONTEXT);
+    compare("qwen2_moe", "cpu", 64, context_experts, N_CONTEXT_EXPERTS);
+    compare("gpt_oss", "cpu", 13, context_experts, N_CONTEXT_EXPERTS);
+    compare("qwen3_moe", "cpu", 2, context_experts, N_CONTEXT_EXPERTS);
     compare("llama", "far", 16, context, 8);
 }
 

@@ -38,6 +38,7 @@ struct rank {
 
 static const char *mesh_layout; /* of the next start; NULL = one rank */
 static const char *emulated;    /* rack of the next start */
+static enum dtype kv_type = DT_COUNT;
 
 static int start(struct rank *r, int threads, forward_progress_fn fn, void *arg,
                  const char *isa, struct err *e)
@@ -48,7 +49,7 @@ static int start(struct rank *r, int threads, forward_progress_fn fn, void *arg,
                     .max_items = SEQS,
                     .max_ctx = CTX,
                     .max_outs = 8,
-                    .kv_type = DT_COUNT,
+                    .kv_type = kv_type,
                     .n_blocks = SEQS * PER_SEQ},
         .caps = caps,
         .depth = 2,
@@ -332,12 +333,14 @@ static void test_bad_step_is_an_error(void **state)
 
 static void test_layouts(void **state)
 {
-    static const char *const layouts[] = {"tp2", "tp4 sp", "pp2", "tp2 pp2"};
+    static const char *const layouts[] = {"tp2",     "tp4 sp",      "pp2",
+                                          "tp2 pp2", "cp2 striped", "cp2 ulysses"};
     struct step_token want[12], got[12];
     struct rank_status s;
     struct rank r;
 
     (void)state;
+    kv_type = DT_F16; /* what BF16 rounds in attention depends on how parts are cut */
     open_rank(&r, 1);
     generate(&r, want, 12);
     close_rank(&r);
@@ -356,6 +359,7 @@ static void test_layouts(void **state)
         }
         close_rank(&r);
     }
+    kv_type = DT_COUNT;
 }
 
 /* Links of a rack between the ranks change times, no token. */
@@ -407,7 +411,8 @@ static void test_layout_refused(void **state)
         const char *layout, *says;
     } cases[] = {{"tp3", "tp 3 does not divide the model's 4 attention heads"},
                  {"pp4", "pp 4 is more than the 2 layers"},
-                 {"cp2", "cp and adp are planned but not run yet"}};
+                 {"cp4 usp cp_u3", "cp_u 3 does not divide cp 4"},
+                 {"cp8 ulysses", "over 8 cp ranks does not divide a rank's 4 attention"}};
     struct rank r;
     struct err e = {0};
 
