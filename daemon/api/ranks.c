@@ -87,6 +87,7 @@ static void put_comm(struct jw *w, const struct rank_view *v)
             jw_kstr(w, "call", comm_call_name((enum comm_call)k));
             jw_kint(w, "calls", (int64_t)c->calls);
             jw_kint(w, "bytes", (int64_t)c->bytes);
+            jw_kint(w, "cut_bytes", (int64_t)c->cut_bytes);
             jw_knum(w, "ms", (double)c->us / 1e3);
             jw_knum(w, "wait_ms", (double)c->wait_us / 1e3);
             jw_obj_end(w);

@@ -431,6 +431,61 @@ static struct target *admit(struct router *r, const struct served *m,
     return t;
 }
 
+/* ---- off a target that drains ---- */
+
+/* The orders from `it` on that are choices of one request, none of which was sent. */
+static int group_of(const struct target *t, const struct list *it)
+{
+    const struct req *first = list_entry(it, struct req, outbox);
+    int n = 0;
+
+    for (; it != &t->outbox; it = it->next) {
+        const struct req *q = list_entry(it, struct req, outbox);
+        if (q->sent || q->cancelled ||
+            (n && (!first->add.params.group ||
+                   q->add.params.group != first->add.params.group)))
+            break;
+        n++;
+    }
+    return n;
+}
+
+static void move(struct target *from, struct target *to, struct req *q)
+{
+    list_del(&q->outbox);
+    from->n_live--;
+    from->load -= q->left;
+    q->target = to;
+    to->n_live++;
+    to->load += q->left;
+    list_push(&to->outbox, &q->outbox);
+}
+
+void router_move(struct router *r, struct target *from)
+{
+    struct list *it = from->outbox.next;
+
+    while (from->model && it != &from->outbox) {
+        struct req *q = list_entry(it, struct req, outbox);
+        const struct gen_submit g = {.params = q->add.params, .prompt = q->add.prompt};
+        int n = group_of(from, it);
+        struct prefix p = n ? prefix_of(&g) : (struct prefix){NULL, 0};
+        struct target *to = n ? choose(r, &from->model->pub, &g, n, &p, NULL) : NULL;
+
+        if (to && to->sent && p.n)
+            affinity_add(to->sent, p.hash, p.n);
+        free(p.hash);
+        for (int i = 0; i < (n ? n : 1); i++) {
+            struct list *next = it->next;
+            if (to)
+                move(from, to, list_entry(it, struct req, outbox));
+            it = next;
+        }
+        if (to)
+            (void)queue_push(to->bell, to);
+    }
+}
+
 int router_submit(struct router *r, const struct served *m, struct gen_submit *subs,
                   int n, uint64_t *ret_ids, struct err *e)
 {

@@ -94,6 +94,9 @@ void router_req_free(struct req *q); /* NULL allowed */
 int router_not_ready(const struct target *t, struct err *e);
 /* The one of these names, made when it is new. Under the lock. */
 struct account *router_account(struct router *r, const char *model, const char *instance);
+/* Orders that its engine has not heard of go to other engines of the model that have
+ * room. Under the lock. */
+void router_move(struct router *r, struct target *from);
 /* Fold pages of targets that are gone into their accounts, once nobody reads. */
 void router_sweep(struct router *r);
 

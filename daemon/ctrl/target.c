@@ -293,6 +293,8 @@ void target_drain(struct target *t, bool on)
 {
     pthread_mutex_lock(&t->r->lock);
     t->draining = on;
+    if (on)
+        router_move(t->r, t);
     tell_ready(t->r);
     pthread_mutex_unlock(&t->r->lock);
 }

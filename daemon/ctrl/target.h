@@ -51,7 +51,8 @@ void target_set_model(struct target *t, const struct served *m, struct tokenizer
 /* State, figures and last error; read by all snapshots. Name and generation stay. */
 void target_set_status(struct target *t, const struct instance_status *s);
 void target_set_hot(struct target *t, const struct served_hot *hot);
-/* While on, it gets no new requests; does not end those that run. */
+/* While on, it gets no new requests; does not end those that run. Those that its engine
+ * has not heard of go to another engine of the model, where one is ready. */
 void target_drain(struct target *t, bool on);
 
 #endif

@@ -10,7 +10,7 @@
 #include "daemon/serve/ranks.h"
 
 enum {
-    COUNTS = 4, /* calls, bytes, us, wait_us */
+    COUNTS = 6, /* of a comm_count */
     CELLS = 2 * MESH_DIM_COUNT + 4 + 2 + COUNTS * MESH_DIM_COUNT * COMM_CALL_COUNT
 };
 
@@ -124,8 +124,10 @@ static void row(struct cursor *c, struct rank_status *s)
 
             cell_u64(c, &n->calls);
             cell_u64(c, &n->bytes);
+            cell_u64(c, &n->cut_bytes);
             cell(c, &n->us);
             cell(c, &n->wait_us);
+            cell(c, &n->link_us);
         }
 }
 

@@ -19,7 +19,12 @@ static struct rank_status full(int salt)
         s.at.at[d] = n++;
         s.at.group[d] = n++;
         for (int k = 0; k < COMM_CALL_COUNT; k++)
-            s.counts[d][k] = (struct comm_count){(uint64_t)n++, (uint64_t)n++, n++, n++};
+            s.counts[d][k] = (struct comm_count){.calls = (uint64_t)n++,
+                                                 .bytes = (uint64_t)n++,
+                                                 .cut_bytes = (uint64_t)n++,
+                                                 .us = n++,
+                                                 .wait_us = n++,
+                                                 .link_us = n++};
     }
     s.mem = (struct backend_mem){(size_t)n++, (size_t)n++, (size_t)n++, (size_t)n++};
     s.busy_us = n++;

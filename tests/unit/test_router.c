@@ -372,10 +372,12 @@ static void replacement(void **state)
     struct seen s[4] = {0};
     struct gen_submit g = ask(&s[3]);
     struct gen_finish fin = {.reason = FINISH_STOP};
+    struct wire_add add;
     struct err e;
-    uint64_t id[4];
+    uint64_t id[4], got;
 
     id[0] = submit(f, NULL, &s[0]); /* the one that loads makes no second model of it */
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_ADD); /* its engine has it */
     target_set_model(t, f->m, NULL);
     assert_int_equal(target_live(t, NULL), 0);
     set_state_of(t, INSTANCE_READY);
@@ -405,6 +407,71 @@ static void replacement(void **state)
     for (int i = 0; i < 3; i++)
         assert_true(s[i].finishes >= 1);
     target_free(t);
+}
+
+/* What the engine of a draining one has not heard of goes to the other, choices of one
+ * request together; what it has, or was cancelled, stays. */
+static void moved_off(void **state)
+{
+    struct fix *f = *state;
+    struct target *t = add_target(f, "0:2", 1, NULL);
+    struct seen s[6] = {0}, late[8] = {0};
+    struct gen_submit three[3] = {ask(&s[1]), ask(&s[2]), ask(&s[3])};
+    struct err e, why;
+    struct wire_add add;
+    uint64_t id[6], got;
+    int sent;
+
+    err_set(&why, ERR_UNAVAIL, "over");
+    id[0] = submit(f, NULL, &s[0]);
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_ADD);
+    assert_int_equal(router_submit(f->r, f->m, three, 3, &id[1], &e), 0);
+    id[4] = submit(f, NULL, &s[4]);
+    router_cancel(f->r, id[4]);
+    id[5] = submit(f, NULL, &s[5]);
+    router_cancel(f->r, id[0]); /* an order about one that stays */
+    target_set_model(t, f->m, NULL);
+    set_state_of(t, INSTANCE_READY);
+    assert_false(bell(t));
+    target_drain(f->t, true);
+    assert_true(bell(t));
+    assert_int_equal(target_live(t, &sent), 4);
+    assert_int_equal(sent, 0);
+    assert_int_equal(target_live(f->t, NULL), 2);
+    for (int i = 1; i <= 5; i++) {
+        if (i == 4)
+            continue;
+        assert_int_equal(target_take(t, &add, &got), TARGET_ADD);
+        assert_int_equal(got, id[i]);
+        assert_int_equal(add.params.group, i < 4 ? id[1] : 0);
+        assert_int_equal(add.prompt[2], 3); /* the arrays went along */
+    }
+    assert_int_equal(target_take(t, &add, &got), TARGET_NOTHING);
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_CANCEL);
+    assert_int_equal(got, id[0]);
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_NOTHING);
+    assert_int_equal(s[4].finishes, 1);
+    target_fail_all(f->t, &why);
+    target_fail_all(t, &why);
+    for (int i = 0; i <= 5; i++)
+        assert_int_equal(s[i].finishes, 1);
+
+    target_drain(f->t, false); /* there and back */
+    target_drain(t, true);
+    for (int i = 0; i < 3; i++)
+        submit(f, NULL, &late[i]);
+    target_drain(t, false);
+    target_drain(f->t, true);
+    assert_int_equal(target_live(t, NULL), 3);
+    target_drain(f->t, false);
+    target_drain(t, true);
+    assert_int_equal(target_live(f->t, NULL), 3);
+    target_drain(f->t, true); /* nowhere to go */
+    assert_int_equal(target_live(f->t, NULL), 3);
+    target_fail_all(f->t, &why);
+    target_free(t);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(late[i].finishes, 1);
 }
 
 static void none_at_all(void **state)
@@ -587,9 +654,19 @@ static void threads(void **state)
 
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 static const struct CMUnitTest tests[] = {
-    T(one_request), T(cancels),    T(engine_dies),       T(refuses),
-    T(models),      T(no_memory),  T(two_models),        T(replacement),
-    T(none_at_all), T(hot_values), T(pages_of_the_gone), T(accounts_are_bounded),
+    T(one_request),
+    T(cancels),
+    T(engine_dies),
+    T(refuses),
+    T(models),
+    T(no_memory),
+    T(two_models),
+    T(replacement),
+    T(moved_off),
+    T(none_at_all),
+    T(hot_values),
+    T(pages_of_the_gone),
+    T(accounts_are_bounded),
     T(threads),
 };
 
