@@ -113,12 +113,15 @@ $(O)/tests/%: tests/%.c $(O)/libllmrack.a tests/test.h | $(B)/deps-check.ok
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes $(INCS) -MMD -MP -o $@ $< \
 		$(O)/libllmrack.a $(LDFLAGS) -lcmocka $(LIBS)
 
-check: all $(B)/llmrackd-faults $(UNIT) fuzz-build $(MODEL_DEMO) $(VENV)/test.ok
+check: all $(B)/llmrackd-faults $(B)/llmrack-engine-faults $(UNIT) fuzz-build $(MODEL_DEMO) $(VENV)/test.ok
 	$(Q)$(RUN_TESTS) --fuzz $(B)/fuzz --fuzz-seconds $(FUZZ_SECONDS) \
 		--pytest tests/model --pytest tests/e2e $(UNIT)
 # The daemon with the points at which a crash test kills it: $(FAULTS) are compiled again.
 FAULTS := base/fault.c $(DAEMON) $(wildcard daemon/ctrl/confmgr*.c state/*.c) daemon/ctrl/system.c
+FAULTS_ENGINE := base/fault.c kernels/comm.c daemon/engine_main.c daemon/serve/rank.c daemon/serve/engine_load.c
 $(B)/llmrackd-faults: $(FAULTS) $(O)/libllmrack.a
+$(B)/llmrack-engine-faults: $(FAULTS_ENGINE) $(O)/libllmrack.a
+$(B)/llmrackd-faults $(B)/llmrack-engine-faults:
 	$(Q)$(CC) $(CFLAGS) -DLLMRACK_FAULTS $(INCS) -o $@ $^ $(LDFLAGS) $(LIBS)
 crash-test: all $(B)/llmrackd-faults $(MODEL_DEMO)
 	$(Q)python3 tests/fault/crash.py --bin $(B)/llmrackd-faults --model $(MODEL_DEMO) --kills 200

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/mem.h"
 #include "kernels/comm_impl.h"
 
@@ -365,6 +366,7 @@ static void publish(struct comm *c, bool inside, int64_t at_us)
 
 void comm_enter(struct comm *c, enum comm_call kind, int64_t *ret_began_us)
 {
+    fault_hold("collective", c->cfg.rank);
     *ret_began_us = now_us();
     c->call++;
     c->kind = kind;

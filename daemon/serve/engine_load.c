@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/mem.h"
 #include "daemon/serve/engine_fit.h"
 #include "daemon/serve/executor.h"
@@ -151,6 +152,14 @@ static void fill_ready(const struct model_info *i, struct engine_loaded *l)
     snprintf(r->family, sizeof(r->family), "%s", families[i->family]);
 }
 
+/* Of a collective; 0 = as documented. A test does not wait so long. */
+static int64_t comm_timeout_us(void)
+{
+    const char *ms = fault_setting("LLMRACK_COMM_TIMEOUT_MS");
+
+    return ms ? 1000 * atoll(ms) : 0;
+}
+
 static int start_ranks(const struct engine_cfg *cfg, struct model *m,
                        struct wire_conn *conn, struct engine_loaded *l, struct err *e)
 {
@@ -178,6 +187,7 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
         .caps = l->caps,
         .depth = EXEC_DEPTH,
         .layout = cfg->layout,
+        .comm_timeout_us = comm_timeout_us(),
         .emulate = cfg->emulate,
     };
     if (ranks_new(m, &rc, on_progress, &p, &l->x, e) < 0)

@@ -2,6 +2,7 @@
 #include "daemon/serve/rank.h"
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "daemon/serve/links.h"
 #include "daemon/serve/model.h"
 #include "daemon/serve/step.h"
@@ -93,6 +94,7 @@ int rank_run(struct rank *r, const struct step *st, forward_sink_fn sink, void *
     for (int d = 0; d < MESH_DIM_COUNT; d++)
         if (r->comm[d])
             comm_step(r->comm[d], st->number);
+    fault_hold("rank", r->index);
     rc = forward_run(r->f, st, sink, arg, &r->why);
     atomic_fetch_add(&r->busy_us, clock_now_us(clock_real()) - began);
     return rc < 0 ? fail(r) : 0;

@@ -4,9 +4,10 @@
  * rank that gives out logits) resolves references to tokens of the steps before it,
  * raises `go` for the other ranks, runs its own share, samples, waits for the others'
  * `done`, and pushes the slot on the queue of completions, whose descriptor the scheduler
- * polls. Slots are used in turn; there are enough of them that the results a step may
- * refer to are still there while it runs: a step refers to tickets that were in flight
- * when it was submitted, itself in flight at most depth - 1 steps behind the newest.
+ * polls. Where the leader itself hangs, a rank that left the step pushes it instead.
+ * Slots are used in turn; there are enough of them that the results a step may refer to
+ * are still there while it runs: a step refers to tickets that were in flight when it was
+ * submitted, itself in flight at most depth - 1 steps behind the newest.
  *
  * Lifecycle: ranks_new starts the threads and waits for the leader's first word on the
  * completion queue (all loaded, or why not); free pushes the end marker and joins. A rank
@@ -51,9 +52,10 @@ struct ranks {
     struct comm_fabric *fabric; /* NULL with one rank */
     struct rank *rank;          /* [mesh.n] */
     int leader;
-    struct gate go;   /* step that the others may run; 1 = load */
-    atomic_uint over; /* they end */
-    uint32_t turn;    /* the leader's: value of go */
+    struct gate go;      /* step that the others may run; 1 = load */
+    atomic_uint over;    /* they end */
+    atomic_uint settled; /* turn whose step was given back */
+    uint32_t turn;       /* the leader's: value of go */
 
     /* during ranks_new */
     struct model *m;
@@ -80,11 +82,11 @@ static void others_go(struct ranks *r)
     gate_raise(&r->go, r->turn);
 }
 
-/* Until every other rank has ended this turn: 0, or -1 with the first failure. Beyond the
- * time-out of a collective a rank that is still at it hangs somewhere else. */
-static int others_done(struct ranks *r, struct err *e)
+/* Until every other rank has ended this turn, at most wait_us: 0, or -1 with the first
+ * failure. */
+static int others_done(struct ranks *r, int64_t wait_us, struct err *e)
 {
-    int64_t deadline = clock_now_us(clock_real()) + 2 * comm_timeout(r);
+    int64_t deadline = clock_now_us(clock_real()) + wait_us;
     int rc = 0;
 
     for (int i = 0; i < r->mesh.n; i++) {
@@ -95,7 +97,7 @@ static int others_done(struct ranks *r, struct err *e)
         if (gate_wait(&k->done, r->turn, r->cfg.backend.spin, deadline, NULL) !=
             GATE_OPEN) {
             err_set(e, ERR_DEVICE, "rank %d has not ended its step within %.1f s", i,
-                    (double)comm_timeout(r) * 2 / 1e6);
+                    (double)wait_us / 1e6);
             comm_abort(r->fabric, e);
             return -1;
         }
@@ -105,6 +107,38 @@ static int others_done(struct ranks *r, struct err *e)
         }
     }
     return rc;
+}
+
+/* A step is given back once: by the leader, or by a rank that waited for it in vain. */
+static bool settle(struct ranks *r, uint32_t turn)
+{
+    unsigned before = turn - 1;
+
+    return atomic_compare_exchange_strong(&r->settled, &before, turn);
+}
+
+static void give_back(struct ranks *r, struct exec_slot *s, int64_t began_us,
+                      const struct err *why)
+{
+    s->done.start_us = began_us;
+    s->done.end_us = clock_now_us(clock_real());
+    if (why) {
+        s->why = *why;
+        exec_slot_fail(s);
+    }
+    queue_push(r->done, s);
+}
+
+/* My step has failed; where the leader does not come back from it, somebody must. */
+static void stand_in(struct rank *k, uint32_t turn)
+{
+    struct ranks *r = k->all;
+    int64_t now = clock_now_us(clock_real());
+
+    if (gate_wait(&r->rank[r->leader].done, turn, false, now + comm_timeout(r) / 2,
+                  &r->over) == GATE_TIMEOUT &&
+        settle(r, turn))
+        give_back(r, r->now, now, &k->why);
 }
 
 static void no_sink(void *arg, int first, int n, const float *logits)
@@ -131,13 +165,17 @@ static void *other_main(void *arg)
         turn++;
         rank_run(k, r->now->st, no_sink, NULL);
         gate_raise(&k->done, turn);
+        if (k->failed)
+            stand_in(k, turn);
     }
     rank_close(k);
     gate_raise(&k->gone, 1);
     return NULL;
 }
 
-static void run_all(struct ranks *r, struct exec_slot *s)
+/* Once the step has failed, the others leave it as soon as they can. Else a rank that is
+ * still at it beyond the time-out of a collective hangs somewhere else. */
+static int run_all(struct ranks *r, struct exec_slot *s, struct err *why)
 {
     struct err other;
     int rc;
@@ -147,25 +185,31 @@ static void run_all(struct ranks *r, struct exec_slot *s)
     others_go(r);
     rc = rank_run(&r->rank[r->leader], s->st, outs_sink, r->outs);
     if (rc < 0)
-        s->why = r->rank[r->leader].why;
-    if (others_done(r, &other) < 0 && rc == 0) {
-        s->why = other;
+        *why = r->rank[r->leader].why;
+    if (others_done(r, rc < 0 ? comm_timeout(r) / 4 : 2 * comm_timeout(r), &other) < 0 &&
+        rc == 0) {
+        *why = other;
         rc = -1;
     }
     if (rc == 0 && outs_failed(r->outs))
-        rc = err_set(&s->why, ERR_INTERNAL, "the model gave no usable logits");
-    if (rc < 0)
-        exec_slot_fail(s);
+        rc = err_set(why, ERR_INTERNAL, "the model gave no usable logits");
+    return rc;
 }
 
 static void ranks_run(struct ranks *r, struct exec_slot *s)
 {
-    s->done.start_us = clock_now_us(clock_real());
-    if (r->fabric && comm_fabric_error(r->fabric, &s->why) < 0)
-        exec_slot_fail(s); /* it ended in a former step */
-    else
-        run_all(r, s);
-    s->done.end_us = clock_now_us(clock_real());
+    int64_t began = clock_now_us(clock_real());
+    struct err why;
+    int rc;
+
+    if (r->fabric && comm_fabric_error(r->fabric, &why) < 0) {
+        give_back(r, s, began, &why); /* it ended in a former step */
+        return;
+    }
+    rc = run_all(r, s, &why);
+    if (settle(r, r->turn))
+        give_back(r, s, began, rc < 0 ? &why : NULL);
+    gate_raise(&r->rank[r->leader].done, r->turn);
 }
 
 /* ---- the leader's thread ---- */
@@ -179,7 +223,8 @@ static int ranks_load(struct ranks *r, struct err *e)
     if (rc < 0)
         *e = k->why;
     r->turn = 1;
-    if (others_done(r, rc < 0 ? &(struct err){0} : e) < 0 || rc < 0)
+    atomic_store(&r->settled, r->turn);
+    if (others_done(r, 2 * comm_timeout(r), rc < 0 ? &(struct err){0} : e) < 0 || rc < 0)
         return -1;
     r->cfg.forward.kv_type = k->kv_type;
     const struct outs_cfg oc = {
@@ -206,7 +251,6 @@ static void *leader_main(void *arg)
         if (!s)
             continue;
         ranks_run(r, s);
-        queue_push(r->done, s);
     }
     atomic_store(&r->over, 1);
     gate_raise(&r->go, ++r->turn);

@@ -190,3 +190,57 @@ def test_engine_killed_under_a_stream(mesh):
     comes_back(mesh, pid)
     assert mesh.post(TEXT, ASK)[1]["choices"][0]["text"] == want
     assert mesh.metric("llmrack_engine_failures_total") == 1
+
+
+def fault_config(tmp_path_factory, **layout):
+    words = ", ".join(f"{k}: {v}" for k, v in layout.items())
+    path = tmp_path_factory.mktemp("ranks") / "llmrackd.yaml"
+    path.write_text(CONFIG.replace("tp: 3", words))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """With an engine that stops where a file says, and does not wait long for it."""
+    engine = os.path.join(BIN, "llmrack-engine-faults")
+    if not os.path.exists(engine):
+        pytest.skip(f"not there: {engine}")
+    path = str(tmp_path_factory.mktemp("fault") / "file")
+    os.environ.update(LLMRACK_FAULT_FILE=path, LLMRACK_COMM_TIMEOUT_MS="1000")
+    try:
+        r = rack_module.Rack("--engine", engine, "--config",
+                             fault_config(tmp_path_factory, tp=3), model=None)
+    finally:
+        del os.environ["LLMRACK_FAULT_FILE"], os.environ["LLMRACK_COMM_TIMEOUT_MS"]
+    r.fault_file = path
+    yield r
+    assert r.p.poll() is None, "the daemon ended during the tests: " + r.logged()
+    r.stop()
+
+
+@pytest.mark.parametrize("point,rank,ms", [("rank", 2, 0), ("rank", 0, 0),
+                                           ("collective", 1, 4000)],
+                         ids=["stopped", "leader", "late"])
+def test_the_rank_is_named(faulty, point, rank, ms):
+    """A rank that stops, or comes to a collective too late, ends the step on all of them:
+    each request has one error that names it, so have status and journal; the engine comes
+    back and answers as before."""
+    want = faulty.post(TEXT, ASK)[1]["choices"][0]["text"]
+    pid = main(faulty)["pid"]
+    failed = len(journal(faulty, "engine.run"))
+    streams = [Stream(faulty, dict(ASK, max_tokens=600)) for _ in range(2)]
+    for s in streams:
+        wait_for(s.begun)
+    with open(faulty.fault_file + ".new", "w") as f:
+        f.write(f"{point} {rank} {ms}")
+    os.rename(faulty.fault_file + ".new", faulty.fault_file)
+    named = re.compile(rf"\brank {rank} (did not come to \S+ \d+ of group '\w+' \(step \d+\)|"
+                       r"has not ended its step) within \d\.\d s")
+    for s in streams:
+        assert named.search(error_of(s)["message"])
+    rows = wait_for(lambda: journal(faulty, "engine.run")[failed:] and
+                    journal(faulty, "engine.run"))
+    assert len(rows) == failed + 1 and named.search(rows[0])
+    comes_back(faulty, pid)
+    assert not os.path.exists(faulty.fault_file)
+    assert faulty.post(TEXT, ASK)[1]["choices"][0]["text"] == want
