@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/relax.h"
+#include "base/spin.h"
 
 enum {
     SPINS = 2000,
@@ -49,6 +50,7 @@ static void sleep_on(struct gate *g, uint32_t value, int64_t left_us)
 enum gate_end gate_wait(struct gate *g, uint32_t value, bool spin, int64_t deadline_us,
                         const atomic_uint *stop)
 {
+    spin = spin && spin_allowed();
     for (int i = 0; spin && i < SPINS; i++) {
         if (gate_reached(g, value))
             return GATE_OPEN;

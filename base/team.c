@@ -23,6 +23,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/relax.h"
+#include "base/spin.h"
 
 enum {
     LINE = 64,
@@ -55,6 +56,7 @@ struct team {
 
 static void word_wait(struct word *w, unsigned old, bool spin)
 {
+    spin = spin && spin_allowed();
     for (int i = 0; spin && i < SPINS; i++) {
         if (atomic_load_explicit(&w->value, memory_order_acquire) != old)
             return;

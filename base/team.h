@@ -2,8 +2,8 @@
  *
  * team_run runs fn on every member (the caller is member 0) and returns when all are
  * done. Inside fn, team_sync is a barrier of the team. Waiting spins for a bounded count
- * of pauses and then sleeps on a futex; with spin = false (more threads than cores) it
- * sleeps at once. One owner thread calls team_run. */
+ * of pauses and then sleeps on a futex; with spin = false (more threads than cores) or
+ * while spin_allowed() says no it sleeps at once. One owner thread calls team_run. */
 #ifndef BASE_TEAM_H
 #define BASE_TEAM_H
 

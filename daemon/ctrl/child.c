@@ -540,6 +540,16 @@ void child_cancel(struct child *g, uint64_t id)
         said(g, wire_send(g->conn, WIRE_CANCEL, &part, 1, &e), &e);
 }
 
+void child_spin(struct child *g, bool on)
+{
+    uint32_t value = on;
+    struct wire_part part = {&value, sizeof(value)};
+    struct err e = {0};
+
+    if (!g->hung_up)
+        said(g, wire_send(g->conn, WIRE_SPIN, &part, 1, &e), &e);
+}
+
 void child_stop(struct child *g)
 {
     struct err e = {0};

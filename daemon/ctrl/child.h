@@ -55,6 +55,8 @@ void child_lines(const struct child *g, char *out, size_t cap);
 /* A connection that fails is not reported here: `gone` follows. */
 void child_add(struct child *g, const struct wire_add *a);
 void child_cancel(struct child *g, uint64_t id);
+/* May its threads spin? For one that is ready. */
+void child_spin(struct child *g, bool on);
 void child_stop(struct child *g);
 /* SIGKILL; why becomes the reason in `gone`. */
 void child_kill(struct child *g, const struct err *why);

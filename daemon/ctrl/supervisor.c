@@ -53,7 +53,8 @@ struct supervisor {
     uint8_t secret[16];
     cpu_set_t cpus;
     struct warming warming;
-    bool draining, stopping;
+    bool draining, stopping, no_spin;
+    bool told; /* the child was ready: it may be told things */
     struct err stop_why;
     char lines[LINES_MAX];
 };
@@ -158,6 +159,8 @@ static void on_ready(void *arg, const struct wire_ready *r)
     s->st.load_done = 1;
     target_set_status(s->cfg.target, &s->st);
     s->next.facts.n_ctx = r->n_ctx;
+    s->told = true;
+    child_spin(s->child, !s->no_spin);
     warming_start(&s->warming, s->child, target_page(s->cfg.target));
 }
 
@@ -273,6 +276,7 @@ static void on_gone(void *arg, bool asked, const struct err *why)
     child_lines(s->child, s->lines, sizeof(s->lines));
     child_free(s->child);
     s->child = NULL;
+    s->told = false;
     warming_end(&s->warming, target_page(s->cfg.target));
     loop_fd_set(s->orders, EPOLLIN);
     clear_gauges(target_page(s->cfg.target));
@@ -560,6 +564,15 @@ void supervisor_stop(struct supervisor *s, const struct err *why, const char *re
     } else if (!s->loader) {
         stopped(s);
     }
+}
+
+void supervisor_set_spin(struct supervisor *s, bool on)
+{
+    if (s->no_spin == !on)
+        return;
+    s->no_spin = !on;
+    if (s->told && s->child)
+        child_spin(s->child, on);
 }
 
 void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us)

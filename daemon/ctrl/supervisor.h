@@ -65,6 +65,9 @@ void supervisor_drain(struct supervisor *s, bool on);
  * supervisor_stopped after. note: an operator's reason, shown as the last error; NULL. */
 void supervisor_stop(struct supervisor *s, const struct err *why, const char *note);
 bool supervisor_stopped(const struct supervisor *s);
+/* May the engine's threads spin (at first yes)? Told when it is ready, and then at once.
+ */
+void supervisor_set_spin(struct supervisor *s, bool on);
 /* A changed limit for steps; 0 = never. */
 void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us);
 const struct instance_status *supervisor_status(const struct supervisor *s);

@@ -322,6 +322,22 @@ void unit_seat(struct unit *u, struct rank_seat *seats, int n)
 
 void unit_start(struct unit *u) { supervisor_start(u->sup); }
 
+int unit_cpus(const struct unit *u, cpu_set_t *ret)
+{
+    if (u->phase == UNIT_GONE)
+        return 0;
+    *ret = u->spec.cpus;
+    if (!u->spec.own_cpus && sched_getaffinity(0, sizeof(*ret), ret) < 0)
+        return 0;
+    return u->inst->threads ? (int)u->inst->threads : CPU_COUNT(ret);
+}
+
+void unit_spin(struct unit *u, bool on)
+{
+    if (u->phase != UNIT_GONE)
+        supervisor_set_spin(u->sup, on);
+}
+
 void unit_halt(struct unit *u, const char *reason)
 {
     u->phase = UNIT_GONE;

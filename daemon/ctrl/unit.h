@@ -110,6 +110,10 @@ void unit_end(struct unit *u, const struct err *why);
 /* Go on leaving; returns when to call again (monotonic us, -1 = on news). */
 int64_t unit_step(struct unit *u, int64_t now_us);
 void unit_drain(struct unit *u, bool on);
+/* The CPUs it may use, and how many threads it wants on them (0 = it is gone). */
+int unit_cpus(const struct unit *u, cpu_set_t *ret);
+/* May its threads spin? */
+void unit_spin(struct unit *u, bool on);
 int unit_live(const struct unit *u);
 bool unit_ready(const struct unit *u);
 /* Kills what runs; its requests get an error. */

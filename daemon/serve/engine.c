@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/loop.h"
+#include "base/spin.h"
 #include "daemon/serve/engine_load.h"
 #include "daemon/serve/engine_metrics.h"
 #include "daemon/serve/executor.h"
@@ -241,6 +242,16 @@ static int on_cancel(struct engine *g, const void *p, size_t n)
     return 0;
 }
 
+static int on_spin(struct engine *g, const void *p, size_t n)
+{
+    uint32_t on;
+
+    if (wire_parse(WIRE_SPIN, p, n, &on, &g->why) < 0)
+        return -1;
+    spin_allow(on != 0);
+    return 0;
+}
+
 static int on_message(struct engine *g, enum wire_kind kind, const void *p, size_t n)
 {
     struct sched_event drain = {.kind = SCHED_DRAIN};
@@ -256,6 +267,8 @@ static int on_message(struct engine *g, enum wire_kind kind, const void *p, size
     case WIRE_STOP:
         loop_stop(g->loop);
         return 0;
+    case WIRE_SPIN:
+        return on_spin(g, p, n);
     default:
         return err_set(&g->why, ERR_SYNTAX, "a %s message is not for an engine",
                        wire_kind_name(kind));

@@ -304,12 +304,11 @@ static const struct wire_field {
         WIRE_##kind, CHECK_##check, offsetof(struct type, f),                            \
             sizeof(((struct type *)0)->f), #f                                            \
     }
-    FIELD(LOADING, F64, wire_loading, done), FIELD(READY, STR, wire_ready, isa),
-    FIELD(READY, STR, wire_ready, layout),
-    FIELD(READY, STR, wire_ready, kv_type),  FIELD(READY, STR, wire_ready, main_type),
-    FIELD(READY, STR, wire_ready, family),   FIELD(READY, STR, wire_ready, format),
-    FIELD(READY, STR, wire_ready, name),     FIELD(FAIL, STR, wire_fail, msg),
-    FIELD(FINISH, STR, wire_finish, msg),
+    FIELD(LOADING, F64, wire_loading, done),  FIELD(READY, STR, wire_ready, isa),
+    FIELD(READY, STR, wire_ready, layout),    FIELD(READY, STR, wire_ready, kv_type),
+    FIELD(READY, STR, wire_ready, main_type), FIELD(READY, STR, wire_ready, family),
+    FIELD(READY, STR, wire_ready, format),    FIELD(READY, STR, wire_ready, name),
+    FIELD(FAIL, STR, wire_fail, msg),         FIELD(FINISH, STR, wire_finish, msg),
 #undef FIELD
 };
 
@@ -326,6 +325,8 @@ static size_t wire_struct_bytes(enum wire_kind kind)
         return sizeof(struct wire_fail);
     case WIRE_CANCEL:
         return sizeof(uint64_t);
+    case WIRE_SPIN:
+        return sizeof(uint32_t);
     case WIRE_FINISH:
         return sizeof(struct wire_finish);
     default:

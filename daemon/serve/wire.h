@@ -20,7 +20,7 @@ struct wire_conn;
 
 enum { WIRE_VERSION = 2, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
-/* to the engine: ADD CANCEL DRAIN STOP; from it: the rest */
+/* to the engine: ADD CANCEL DRAIN STOP SPIN; from it: the rest */
 #define WIRE_MAP(X)                                                                      \
     X(HELLO)   /* struct wire_hello */                                                   \
     X(LOADING) /* struct wire_loading */                                                 \
@@ -31,7 +31,8 @@ enum { WIRE_VERSION = 2, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS fr
     X(DRAIN)   /* refuse new ones, finish running ones */                                \
     X(STOP)    /* end now */                                                             \
     X(TOKENS)  /* struct wire_tokens, tokens without their unused alternatives */        \
-    X(FINISH)  /* struct wire_finish */
+    X(FINISH)  /* struct wire_finish */                                                  \
+    X(SPIN)    /* uint32_t: 1 = nobody else wants its CPUs, 0 = sleep at once */
 
 enum wire_kind {
 #define X(id) WIRE_##id,

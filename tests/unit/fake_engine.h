@@ -91,6 +91,7 @@ static void fake_frame(struct fake *f, enum wire_kind kind, const void *p, size_
 {
     struct wire_add a;
     uint64_t id;
+    uint32_t on;
 
     if (kind == WIRE_ADD && wire_parse_add(p, n, &a, NULL) < 0)
         _exit(7);
@@ -100,6 +101,8 @@ static void fake_frame(struct fake *f, enum wire_kind kind, const void *p, size_
         fake_add(f, &a);
     else if (kind == WIRE_CANCEL && wire_parse(WIRE_CANCEL, p, n, &id, NULL) == 0)
         fake_finish(f, id, FINISH_ABORT, 1);
+    else if (kind == WIRE_SPIN && wire_parse(WIRE_SPIN, p, n, &on, NULL) == 0)
+        metric_set(f->page, M_KV_BLOCKS_FREE, 0, on ? 1 : 2); /* for a test to see */
     else if (kind == WIRE_STOP && strcmp(f->act, "deaf"))
         _exit(0);
 }

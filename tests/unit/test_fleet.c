@@ -288,6 +288,21 @@ static void hot_touches_nothing(void **state)
     conf_unref(c);
 }
 
+/* What the engines of alpha were told of spinning: 1 yes and 2 no, summed. */
+static int told_of_spin(struct fix *f)
+{
+    struct page_group *g = xcalloc(8, sizeof(*g));
+    int n = router_groups_get(f->r, g, 8);
+    double sum = 0;
+
+    for (int i = 0; i < n; i++)
+        if (!strcmp(g[i].model, "alpha") && g[i].instance[0])
+            sum = metric_total(g[i].pages, g[i].n, M_KV_BLOCKS_FREE, 0);
+    router_pages_put(f->r);
+    free(g);
+    return (int)sum;
+}
+
 static void replaces_without_losing_a_request(void **state)
 {
     struct fix *f = *state;
@@ -299,6 +314,7 @@ static void replaces_without_losing_a_request(void **state)
 
     apply(f, one("/fake/hold", ""));
     pid = first(f).pid;
+    UNTIL(f, told_of_spin(f) == 1); /* alone on its CPUs */
     id = ask(f, "alpha", &old);
     UNTIL(f, old.tokens);
     assert_int_equal(plan(f, one("/fake/hold", "    mode: colocated\n"), a), 1);
@@ -314,6 +330,7 @@ static void replaces_without_losing_a_request(void **state)
     assert_int_equal(s[1].state, INSTANCE_READY);
     assert_int_equal(s[1].generation, 2);
     assert_int_equal(old.finishes, 0);
+    UNTIL(f, told_of_spin(f) == 4); /* there are twice as many threads as CPUs */
     ask(f, "alpha", &fresh);
     UNTIL(f, fresh.tokens);
     assert_int_equal(instances(f, s), 2);
@@ -324,6 +341,7 @@ static void replaces_without_losing_a_request(void **state)
     assert_int_equal(old.reason, FINISH_ABORT);
     UNTIL(f, instances(f, s) == 1);
     assert_int_equal(s[0].generation, 2);
+    UNTIL(f, told_of_spin(f) == 1);
     assert_int_equal(fresh.finishes, 0);
     assert_true(metric_get(f->page, M_ENGINE_FAILURES, 0) == 0);
 }

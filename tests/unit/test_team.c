@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "base/err.h"
+#include "base/spin.h"
 #include "base/team.h"
 
 enum { MEMBERS = 4, ROUNDS = 300 };
@@ -62,6 +63,9 @@ static void runs_all(void **state)
     for (int n = 1; n <= MEMBERS; n++) {
         run_team(n, false);
         run_team(n, true);
+        spin_allow(false);
+        run_team(n, true);
+        spin_allow(true);
     }
 }
 
