@@ -162,11 +162,12 @@ int kv_layout_fill(struct kv_layout *l, struct err *e)
         return err_set(e, ERR_UNSUPPORTED, "KV blocks of %d positions; %d would be right",
                        l->block_tok, (int)KV_BLOCK_TOK);
     if (l->n_layer < 1 || l->n_layer > 65536 || l->n_kv_head < 1 ||
-        l->n_kv_head > 65536 || l->head_dim < 1 || l->head_dim > KV_MAX_HEAD_DIM)
+        l->n_kv_head > 65536 || l->head_dim < 1 || l->head_dim > KV_MAX_HEAD_DIM ||
+        l->v_dim < 0 || l->v_dim > l->head_dim)
         return err_set(e, ERR_RANGE, "KV of %d layers, %d heads of %d", l->n_layer,
                        l->n_kv_head, l->head_dim);
     head = (size_t)KV_BLOCK_TOK * (size_t)kv_pad_dim(l->head_dim) * 2;
-    layer = 2 * (size_t)l->n_kv_head * head;
+    layer = (l->v_dim ? 1 : 2) * (size_t)l->n_kv_head * head;
     block = layer * (size_t)l->n_layer;
     l->head_bytes = head;
     l->layer_bytes = layer;

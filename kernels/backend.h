@@ -100,7 +100,9 @@ int weight_cols(const struct weight *w);
  * [layer][head][K|V][...]; the order inside a head's block is the device's own. */
 struct kv_layout {
     int n_layer, n_kv_head, head_dim, block_tok;
-    enum dtype type;                             /* DT_F16 | DT_BF16 */
+    enum dtype type; /* DT_F16 | DT_BF16 */
+    int v_dim; /* 0: a head has K and V, both of head_dim; else V is K's first v_dim and
+                  is not stored (a latent) */
     size_t head_bytes, layer_bytes, block_bytes; /* filled in by kv_layout_fill */
 };
 int kv_layout_fill(struct kv_layout *l, struct err *e);
@@ -174,14 +176,23 @@ struct op_glu {
     struct view y, x;
     const struct weight *gate, *up;
 };
+/* y[r, h * y_step + i] = sum over j of x[r, h * x_step + j] * w[h][i, j] for each head h;
+ * then the `tail` elements of x that follow come after it in y unchanged. */
+struct op_heads {
+    struct view x, y;
+    int n_head, x_step, y_step, tail;
+    struct weight *const *w; /* [n_head], all of one shape, WEIGHT_MATMUL */
+};
 /* Rotary embedding of q and k (in place for q) and store of k, v in the arena.
  * RoPE angle of pair j at position p: p * inv_freq[j]; pair (j, j + rot/2) when neox,
  * (2j, 2j+1) otherwise. q_norm/k_norm: RMS norm per head before it, or NULL. */
 struct op_rope_store {
     struct op_span span;
     struct view q;    /* [rows, n_head * head_dim], rotated in place */
-    struct view k, v; /* [rows, n_kv_head * head_dim]; k is not changed */
+    struct view k, v; /* [rows, n_kv_head * head_dim]; k is not changed. A latent arena
+                         stores no v */
     int n_head, n_kv_head, head_dim, rot_dim;
+    int rot_from; /* first dimension of a head that rotates */
     bool neox;
     const struct weight *inv_freq; /* WEIGHT_VECTOR, rot_dim / 2, F32 */
     float attn_scale;              /* cos and sin are multiplied by this (YaRN); 1 */
@@ -193,7 +204,8 @@ struct op_rope_store {
      * of its own, instead of span's; buf NULL: span's. */
     struct iview row_pos, row_slot;
 };
-/* y[r, h*d..] = softmax(q.K^T * scale) V over positions 0..pos(r). sinks: a logit a head
+/* y[r, h*dv..] = softmax(q.K^T * scale) V over positions 0..pos(r); dv is the arena's
+ * v_dim, or head_dim. sinks: a logit a head
  * that the softmax's sum counts and that has no value. */
 struct op_attn {
     struct op_span span;
@@ -259,7 +271,10 @@ struct op_kv_copy {
 /* Scores of n experts a row -> the top_k of each, best first (ties: the lower number),
  * and what each weighs, in f32. SOFTMAX: over all of them. SIGMOID: of each, chosen with
  * `bias` added and weighed without. CHOSEN: the logits choose, then softmax over the
- * chosen. normalise: the weights of a row sum to 1; then * scale. */
+ * chosen. normalise: the weights of a row sum to 1; then * scale.
+ * n_group over 1: experts stand in as many equal groups in order, and only the best
+ * top_group of them may be chosen from (what the others are chosen by is 0). A group is
+ * as good as its best (SOFTMAX) or its best two together (SIGMOID). */
 enum route_score { ROUTE_SOFTMAX, ROUTE_SIGMOID, ROUTE_CHOSEN };
 struct op_route {
     struct view logits;        /* [rows, n_expert] */
@@ -267,7 +282,7 @@ struct op_route {
     enum route_score score;
     bool normalise;
     float scale;
-    int top_k;
+    int top_k, n_group, top_group;
     struct iview ids;    /* rows * top_k out */
     struct view weights; /* [rows, top_k] out */
 };
@@ -347,6 +362,7 @@ int op_norm(struct stream *s, const struct op_norm *o, struct err *e);
 int op_gather(struct stream *s, const struct op_gather *o, struct err *e);
 int op_matmul(struct stream *s, const struct op_matmul *o, struct err *e);
 int op_glu(struct stream *s, const struct op_glu *o, struct err *e);
+int op_heads(struct stream *s, const struct op_heads *o, struct err *e);
 int op_rope_store(struct stream *s, const struct op_rope_store *o, struct err *e);
 int op_attn(struct stream *s, const struct op_attn *o, struct err *e);
 int op_attn_part(struct stream *s, const struct op_attn_part *o, struct err *e);

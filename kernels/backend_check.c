@@ -185,6 +185,30 @@ int check_glu(const struct backend *b, const struct op_glu *o, struct err *e)
     return ck_shape(&c, "y", &o->y, o->x.rows, o->gate->rows);
 }
 
+int check_heads(const struct backend *b, const struct op_heads *o, struct err *e)
+{
+    struct ck c = {b, "heads", e};
+    int in, out;
+
+    if (ck_view(&c, "x", &o->x) < 0 || ck_view(&c, "y", &o->y) < 0 ||
+        ck_int(&c, "rows of y", o->y.rows, o->x.rows) < 0 ||
+        ck_max(&c, "rows", o->x.rows, b->caps.max_rows) < 0 ||
+        ck_max(&c, "heads", o->n_head, b->caps.max_heads) < 0 || o->n_head < 1)
+        return -1;
+    in = o->w[0] ? o->w[0]->cols : 0;
+    out = o->w[0] ? o->w[0]->rows : 0;
+    if (o->tail < 0 || o->x_step < in + o->tail || o->y_step < out + o->tail ||
+        ck_int(&c, "columns of x", o->x.cols, o->n_head * o->x_step) < 0 ||
+        ck_int(&c, "columns of y", o->y.cols, o->n_head * o->y_step) < 0 ||
+        ck_max(&c, "columns of a head", in, b->caps.max_cols) < 0)
+        return -1;
+    for (int h = 0; h < o->n_head; h++)
+        if (ck_weight(&c, "w", o->w[h], WEIGHT_MATMUL, in) < 0 ||
+            ck_int(&c, "rows of w", o->w[h]->rows, out) < 0)
+            return -1;
+    return 0;
+}
+
 int check_rope_store(const struct backend *b, const struct op_rope_store *o,
                      struct err *e)
 {
@@ -198,11 +222,13 @@ int check_rope_store(const struct backend *b, const struct op_rope_store *o,
         return -1;
     if (ck_shape(&c, "q", &o->q, rows, o->n_head * o->head_dim) < 0 ||
         ck_shape(&c, "k", &o->k, rows, o->n_kv_head * o->head_dim) < 0 ||
-        ck_shape(&c, "v", &o->v, rows, o->n_kv_head * o->head_dim) < 0)
+        (!o->kv->layout.v_dim &&
+         ck_shape(&c, "v", &o->v, rows, o->n_kv_head * o->head_dim) < 0))
         return -1;
-    if (o->rot_dim < 2 || o->rot_dim % 2 || o->rot_dim > o->head_dim)
-        return err_set(e, ERR_INTERNAL, "rope_store: %d of %d dimensions rotate",
-                       o->rot_dim, o->head_dim);
+    if (o->rot_dim < 2 || o->rot_dim % 2 || o->rot_from < 0 ||
+        o->rot_dim > o->head_dim - o->rot_from)
+        return err_set(e, ERR_INTERNAL, "rope_store: %d of %d dimensions rotate, from %d",
+                       o->rot_dim, o->head_dim, o->rot_from);
     if (ck_weight(&c, "inv_freq", o->inv_freq, WEIGHT_VECTOR, o->rot_dim / 2) < 0)
         return -1;
     if (o->row_pos.buf && (ck_iview(&c, "row_pos", &o->row_pos, (size_t)rows) < 0 ||
@@ -227,7 +253,8 @@ int check_attn(const struct backend *b, const struct op_attn *o, struct err *e)
         return -1;
     if (ck_shape(&c, "q", &o->q, rows, o->n_head * o->head_dim) < 0)
         return -1;
-    return ck_shape(&c, "y", &o->y, rows, o->n_head * o->head_dim);
+    int dv = o->kv->layout.v_dim ? o->kv->layout.v_dim : o->head_dim;
+    return ck_shape(&c, "y", &o->y, rows, o->n_head * dv);
 }
 
 /* Room for n layer blocks from off. */
@@ -321,6 +348,10 @@ int check_route(const struct backend *b, const struct op_route *o, struct err *e
         return -1;
     if (o->top_k < 1 || o->top_k > n || n > OP_GROUP_MAX_SLOTS)
         return err_set(e, ERR_INTERNAL, "route: %d of %d experts", o->top_k, n);
+    if (o->n_group > 1 && (n % o->n_group || o->top_group < 1 ||
+                           o->top_group > o->n_group || o->score == ROUTE_CHOSEN))
+        return err_set(e, ERR_INTERNAL, "route: %d of %d groups of %d experts",
+                       o->top_group, o->n_group, n);
     return o->bias ? ck_weight(&c, "bias", o->bias, WEIGHT_VECTOR, n) : 0;
 }
 

@@ -17,6 +17,7 @@
     X(gather)                                                                            \
     X(matmul)                                                                            \
     X(glu)                                                                               \
+    X(heads)                                                                             \
     X(rope_store)                                                                        \
     X(attn)                                                                              \
     X(attn_part)                                                                         \

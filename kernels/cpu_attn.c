@@ -50,8 +50,10 @@ struct attn_scratch {
     size_t bytes;
 };
 
-const struct attn_kern *attn_kern_get(enum cpu_isa isa, enum dtype type)
+const struct attn_kern *attn_kern_get(enum cpu_isa isa, enum dtype type, bool latent)
 {
+    if (latent)
+        return &attn_kern_portable;
     if (isa == CPU_ISA_AVX512)
         return type == DT_BF16 ? &attn_kern_avx512_bf16 : &attn_kern_avx512_f16;
     return isa == CPU_ISA_AVX2 ? &attn_kern_avx2 : &attn_kern_portable;
@@ -113,6 +115,7 @@ struct attn_job {
     const float *q, *sinks;
     float *y;
     int group, pad; /* query heads of a KV head; padded head size */
+    int v_dim;      /* of y's heads */
     int n_chunks;   /* units of each KV head, in sc->units */
     int n_units;    /* n_chunks * KV heads */
     int n_a;        /* A-rows of one KV head in all */
@@ -157,13 +160,14 @@ static int cut_units(struct attn_job *j, int tile)
     return n;
 }
 
-static size_t out_index(const struct attn_job *j, const struct attn_unit *u, int kv_head,
-                        int a, int ld)
+/* Where an A-row stands in q or y, whose heads are dim wide. */
+static size_t row_index(const struct attn_job *j, const struct attn_unit *u, int kv_head,
+                        int a, int ld, int dim)
 {
     int row = j->row[u->item] + (u->a0 + a) / j->group;
     int head = kv_head * j->group + (u->a0 + a) % j->group;
 
-    return (size_t)row * (size_t)ld + (size_t)head * (size_t)j->o->head_dim;
+    return (size_t)row * (size_t)ld + (size_t)head * (size_t)dim;
 }
 
 static void pack_unit(const struct attn_job *j, const struct attn_unit *u, int kv_head,
@@ -172,8 +176,8 @@ static void pack_unit(const struct attn_job *j, const struct attn_unit *u, int k
     float scale = j->o->scale * LOG2_E;
 
     for (int a = 0; a < u->n_a; a++)
-        j->kern->pack(j->q + out_index(j, u, kv_head, a, j->o->q.ld), scale,
-                      j->o->head_dim, j->pad, q + (size_t)a * (size_t)j->pad);
+        j->kern->pack(j->q + row_index(j, u, kv_head, a, j->o->q.ld, j->o->head_dim),
+                      scale, j->o->head_dim, j->pad, q + (size_t)a * (size_t)j->pad);
 }
 
 /* The A-row's sum with its head's sink, whose logit is here in the log2 domain as m is.
@@ -288,6 +292,7 @@ static void part_init(const struct attn_job *j, const struct attn_unit *u,
     memset(p, 0, sizeof(*p));
     p->type = j->o->kv->layout.type;
     p->dim = j->o->head_dim;
+    p->v_dim = j->o->kv->layout.v_dim;
     p->pad = j->pad;
     p->stream = u->n_a <= ATTN_A;
 }
@@ -348,9 +353,9 @@ static void whole_unit(const struct attn_job *j, struct task t, const struct tas
             whole_part(j, &t, a0, &p, w);
     }
     for (int a = 0; a < u->n_a; a++)
-        j->kern->finish(j->y + out_index(j, u, t.kv_head, a, j->o->y.ld),
+        j->kern->finish(j->y + row_index(j, u, t.kv_head, a, j->o->y.ld, j->v_dim),
                         w->o + (size_t)a * (size_t)j->pad,
-                        with_sink(j, u, t.kv_head, a, w->m[a], w->l[a]), j->o->head_dim);
+                        with_sink(j, u, t.kv_head, a, w->m[a], w->l[a]), j->v_dim);
 }
 
 static void whole_member(void *arg, int member, int n_members)
@@ -438,9 +443,9 @@ static void finish_rows(const struct attn_job *j, int lo, int hi)
                 int at = kv * j->n_a + u->first + a;
                 const float *run = cell_of(j, at, -1);
                 if (at >= lo && at < hi)
-                    j->kern->finish(j->y + out_index(j, u, kv, a, j->o->y.ld), run,
-                                    with_sink(j, u, kv, a, run[j->pad], run[j->pad + 1]),
-                                    j->o->head_dim);
+                    j->kern->finish(
+                        j->y + row_index(j, u, kv, a, j->o->y.ld, j->v_dim), run,
+                        with_sink(j, u, kv, a, run[j->pad], run[j->pad + 1]), j->v_dim);
             }
         }
 }
@@ -515,7 +520,7 @@ int cpu_op_attn(struct stream *s, const struct op_attn *o, struct err *e)
     struct cpu_backend *cb = cpu_of(s);
     struct attn_job j = {
         .o = o,
-        .kern = attn_kern_get(cb->isa, o->kv->layout.type),
+        .kern = attn_kern_get(cb->isa, o->kv->layout.type, o->kv->layout.v_dim > 0),
         .sc = cb->attn,
         .cb = cb,
         .row = cpu_iview(&o->span.row),
@@ -526,6 +531,7 @@ int cpu_op_attn(struct stream *s, const struct op_attn *o, struct err *e)
         .y = cpu_view(&o->y),
         .group = o->n_head / o->n_kv_head,
         .pad = kv_pad_dim(o->head_dim),
+        .v_dim = o->kv->layout.v_dim ? o->kv->layout.v_dim : o->head_dim,
     };
 
     (void)e;

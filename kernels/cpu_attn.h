@@ -20,6 +20,7 @@ enum { ATTN_A = 6, ATTN_BLOCKS = ATTN_SPLIT / KV_BLOCK_TOK };
 struct attn_part {
     enum dtype type;
     int n_a;
+    int v_dim;         /* 0, or V is the first v_dim of K */
     int dim, pad;      /* head size, and the same rounded up to 16 */
     const uint32_t *q; /* packed rows, pad words apart */
     /* Head blocks of this part. Those that hold no position of [lo, hi) are not read. */
@@ -43,7 +44,8 @@ struct attn_kern {
 
 extern const struct attn_kern attn_kern_portable, attn_kern_avx2, attn_kern_avx512_bf16,
     attn_kern_avx512_f16;
-const struct attn_kern *attn_kern_get(enum cpu_isa isa, enum dtype type);
+/* latent: where V is a part of K. */
+const struct attn_kern *attn_kern_get(enum cpu_isa isa, enum dtype type, bool latent);
 
 struct attn_scratch;
 /* NULL when there is no memory. */

@@ -210,7 +210,7 @@ int cpu_op_attn_part(struct stream *s, const struct op_attn_part *o, struct err 
 {
     struct cpu_backend *cb = cpu_of(s);
     struct part_job j = {.o = o,
-                         .kern = attn_kern_get(cb->isa, o->kv->layout.type),
+                         .kern = attn_kern_get(cb->isa, o->kv->layout.type, false),
                          .pos = cpu_iview(&o->pos),
                          .seq = cpu_iview(&o->seq),
                          .group = o->n_head / o->n_kv_head,
@@ -277,7 +277,7 @@ static void merge_member(void *arg, int member, int n_members)
 int cpu_op_attn_merge(struct stream *s, const struct op_attn_merge *o, struct err *e)
 {
     struct cpu_backend *cb = cpu_of(s);
-    struct merge_job j = {o, attn_kern_get(cb->isa, DT_F16), cpu_vec(o->sinks)};
+    struct merge_job j = {o, attn_kern_get(cb->isa, DT_F16, false), cpu_vec(o->sinks)};
 
     (void)e;
     cpu_run(cb, (size_t)o->x.rows * (size_t)o->x.cols, merge_member, &j);

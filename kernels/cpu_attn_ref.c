@@ -89,6 +89,20 @@ static void values(const struct attn_part *p, int b, struct work *w)
     }
 }
 
+/* The same where V is the beginning of K, in K's order. */
+static void latent_values(const struct attn_part *p, int b, struct work *w)
+{
+    dtype_to_f32(p->type, p->k[b], w->block, KV_BLOCK_TOK * p->pad);
+    for (int a = 0; a < p->n_a; a++) {
+        float *o = p->o + (size_t)a * (size_t)p->pad;
+        int lo, hi;
+        seen(p, a, b, &lo, &hi);
+        for (int i = 0; i < p->v_dim; i++)
+            for (int t = lo; t < hi; t++)
+                o[i] += w->s[a][t] * w->block[kv_k_index(p->type, t % KV_BLOCK_TOK, i)];
+    }
+}
+
 static void part(struct attn_part *p)
 {
     struct work w;
@@ -100,7 +114,9 @@ static void part(struct attn_part *p)
     for (int a = 0; a < p->n_a; a++)
         weights(p, a, &w);
     for (int b = 0; b < ATTN_BLOCKS; b++)
-        if (any_sees(p, b))
+        if (any_sees(p, b) && p->v_dim)
+            latent_values(p, b, &w);
+        else if (any_sees(p, b))
             values(p, b, &w);
 }
 

@@ -54,6 +54,38 @@ static void softmax_chosen(float *w, int k)
         w[i] /= sum;
 }
 
+/* What a group of n is chosen by: its best, or the sum of its best two. */
+static float group_score(const float *by, int n, bool two)
+{
+    float best = -INFINITY, next = -INFINITY;
+
+    for (int i = 0; i < n; i++) {
+        next = by[i] > best ? best : by[i] > next ? by[i] : next;
+        best = by[i] > best ? by[i] : best;
+    }
+    return two && n > 1 ? best + next : best;
+}
+
+/* Experts of groups that are not among the best are chosen by 0. */
+static void mask_groups(const struct op_route *o, float *by)
+{
+    int n = o->logits.cols / o->n_group;
+    float score[OP_GROUP_MAX_SLOTS];
+    bool kept[OP_GROUP_MAX_SLOTS] = {false};
+
+    for (int g = 0; g < o->n_group; g++)
+        score[g] = group_score(by + g * n, n, o->score == ROUTE_SIGMOID);
+    for (int k = 0; k < o->top_group; k++) {
+        int best = -1;
+        for (int g = 0; g < o->n_group; g++)
+            if (!kept[g] && (best < 0 || score[g] > score[best]))
+                best = g;
+        kept[best] = true;
+    }
+    for (int i = 0; i < o->logits.cols; i++)
+        by[i] = kept[i / n] ? by[i] : 0;
+}
+
 static void route_row(const struct op_route *o, int r)
 {
     float score[OP_GROUP_MAX_SLOTS], by[OP_GROUP_MAX_SLOTS], sum = 0;
@@ -65,6 +97,8 @@ static void route_row(const struct op_route *o, int r)
     score_row(o, row_of(&o->logits, r), score);
     for (int i = 0; i < n; i++)
         by[i] = bias ? score[i] + bias[i] : score[i];
+    if (o->n_group > 1)
+        mask_groups(o, by);
     for (int k = 0; k < o->top_k; k++) {
         int best = -1;
         for (int i = 0; i < n; i++)

@@ -196,6 +196,54 @@ int cpu_op_matmul(struct stream *s, const struct op_matmul *o, struct err *e)
     return 0;
 }
 
+struct tail_job {
+    const struct op_heads *o;
+    int in, out;
+};
+
+static void tail_member(void *arg, int member, int n_members)
+{
+    const struct tail_job *j = arg;
+    const struct op_heads *o = j->o;
+    int lo, hi;
+
+    cpu_share(o->x.rows, member, n_members, &lo, &hi);
+    for (int r = lo; r < hi; r++) {
+        const float *x = cpu_view(&o->x) + (size_t)r * (size_t)o->x.ld + j->in;
+        float *y = cpu_view(&o->y) + (size_t)r * (size_t)o->y.ld + j->out;
+        for (int h = 0; h < o->n_head; h++, x += o->x_step, y += o->y_step)
+            memcpy(y, x, (size_t)o->tail * sizeof(float));
+    }
+}
+
+int cpu_op_heads(struct stream *s, const struct op_heads *o, struct err *e)
+{
+    struct cpu_backend *cb = cpu_of(s);
+    struct tail_job tail = {o, o->w[0]->cols, o->w[0]->rows};
+
+    (void)e;
+    if (!o->x.rows)
+        return 0;
+    for (int h = 0; h < o->n_head; h++) {
+        struct cpu_product p = {
+            .isa = cb->isa,
+            .n_rows = o->x.rows,
+            .x = cpu_view(&o->x) + h * o->x_step,
+            .x_ld = o->x.ld,
+            .n_out = 1,
+            .m = {((const struct cpu_weight *)o->w[h])->mat},
+            .y = {cpu_view(&o->y) + h * o->y_step},
+            .y_ld = {o->y.ld},
+            .scratch = cb->mat_scratch,
+        };
+        cpu_product_run(cb->team, &p);
+    }
+    if (o->tail)
+        cpu_run(cb, (size_t)o->x.rows * (size_t)o->n_head * (size_t)o->tail, tail_member,
+                &tail);
+    return 0;
+}
+
 int cpu_op_glu(struct stream *s, const struct op_glu *o, struct err *e)
 {
     struct cpu_backend *cb = cpu_of(s);

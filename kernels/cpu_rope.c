@@ -118,7 +118,7 @@ static void scatter(const struct kv_layout *l, char *block, int layer, int head,
 
     for (int i = 0; i < pad; i++)
         kb[kv_k_index(l->type, tok, i)] = k[i];
-    for (int i = 0; i < pad; i++)
+    for (int i = 0; v && i < pad; i++)
         vb[kv_v_index(l->type, pad, tok, i)] = v[i];
 }
 
@@ -129,7 +129,7 @@ static void rope_head(const struct rope_job *job, float *x, const float *cs,
 
     if (norm)
         job->kern->norm_row(x, x, norm, o->head_dim, o->eps);
-    job->kern->rotate(x, cs, o->rot_dim, o->neox);
+    job->kern->rotate(x + o->rot_from, cs, o->rot_dim, o->neox);
 }
 
 static void rope_row(const struct rope_job *job, int row)
@@ -139,7 +139,7 @@ static void rope_row(const struct rope_job *job, int row)
     const float *cs = rope_table(job->cache, row, cpu_vec(o->inv_freq));
     float *q = cpu_view(&o->q) + (size_t)row * (size_t)o->q.ld;
     const float *k = cpu_view(&o->k) + (size_t)row * (size_t)o->k.ld;
-    const float *v = cpu_view(&o->v) + (size_t)row * (size_t)o->v.ld;
+    const float *v = l->v_dim ? NULL : cpu_view(&o->v) + (size_t)row * (size_t)o->v.ld;
     int slot = job->cache->slot[row], d = o->head_dim;
     char *block = cpu_kv_block(o->kv, slot / KV_BLOCK_TOK);
     float kr[KV_MAX_HEAD_DIM];
@@ -153,8 +153,9 @@ static void rope_row(const struct rope_job *job, int row)
         memcpy(kr, k + h * d, (size_t)d * sizeof(float));
         rope_head(job, kr, cs, cpu_vec(o->k_norm));
         job->kern->to_half(l->type, kr, kh, d);
-        job->kern->to_half(l->type, v + h * d, vh, d);
-        scatter(l, block, o->layer, h, slot % KV_BLOCK_TOK, kh, vh);
+        if (v)
+            job->kern->to_half(l->type, v + h * d, vh, d);
+        scatter(l, block, o->layer, h, slot % KV_BLOCK_TOK, kh, v ? vh : NULL);
     }
 }
 

@@ -7,6 +7,8 @@
  *   BF16  K [dim/2][16 tok][2 dim]   V [tok/2][dim][2 tok]
  *   F16   K [dim][16 tok]            V [tok][dim]
  *
+ * A latent has K alone, whose first v_dim dimensions are V too.
+ *
  * A head's V follows its K, so that decode reads twice as long a run of memory: with
  * all K before all V, the prefetchers of the machine at hand gave a quarter less.
  */
@@ -35,11 +37,12 @@ static inline size_t kv_v_index(enum dtype t, int pad_dim, int tok, int dim)
     return (size_t)(tok * pad_dim + dim);
 }
 
-/* Byte offset of a head's K (v = 0) or V (v = 1) in a block. */
+/* Byte offset of a head's K (v = 0) or V (v = 1) in a block; a latent's V is its K. */
 static inline size_t kv_head_off(const struct kv_layout *l, int layer, int v, int head)
 {
-    return (size_t)layer * l->layer_bytes +
-           ((size_t)head * 2 + (size_t)v) * l->head_bytes;
+    size_t at = l->v_dim ? (size_t)head : (size_t)head * 2 + (size_t)v;
+
+    return (size_t)layer * l->layer_bytes + at * l->head_bytes;
 }
 
 #endif

@@ -52,6 +52,14 @@ static const struct tiny_family tiny_families[] = {
      "\"num_local_experts\":6,\"num_experts_per_tok\":2,\"sliding_window\":16,"
      "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8,\"truncate\":false,"
      "\"original_max_position_embeddings\":512},"},
+    {"deepseek_v3", 0, 0, false, false, NULL, "", "", "",
+     "\"n_routed_experts\":6,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
+     "\"n_shared_experts\":1,\"first_k_dense_replace\":1,\"n_group\":2,"
+     "\"topk_group\":1,\"routed_scaling_factor\":2.5,\"norm_topk_prob\":true,"
+     "\"q_lora_rank\":48,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,"
+     "\"qk_rope_head_dim\":8,\"v_head_dim\":12,"
+     "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"mscale\":1,"
+     "\"mscale_all_dim\":1,\"original_max_position_embeddings\":512},"},
 };
 
 struct tiny {
@@ -155,6 +163,45 @@ static inline void tiny_packed(struct tiny *t, int i)
                  parts[p].name);
         tiny_tensor(t, name, TINY_EXPERTS, parts[p].rows, 0, 0.3f);
     }
+}
+
+enum { TINY_Q_LORA = 48, TINY_KV_LORA = 32, TINY_NOPE = 16, TINY_ROPE = 8, TINY_V = 12 };
+
+/* Latent attention and, from layer 1 on, experts with a shared one. */
+static inline void tiny_latent(struct tiny *t, int i)
+{
+    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
+    char name[96];
+
+    tiny_weight(t, i, "self_attn.q_a_proj.weight", TINY_Q_LORA, TINY_EMBD);
+    tiny_weight(t, i, "self_attn.q_a_layernorm.weight", 0, TINY_Q_LORA);
+    tiny_weight(t, i, "self_attn.q_b_proj.weight", TINY_HEADS * (TINY_NOPE + TINY_ROPE),
+                TINY_Q_LORA);
+    tiny_weight(t, i, "self_attn.kv_a_proj_with_mqa.weight", TINY_KV_LORA + TINY_ROPE,
+                TINY_EMBD);
+    tiny_weight(t, i, "self_attn.kv_a_layernorm.weight", 0, TINY_KV_LORA);
+    tiny_weight(t, i, "self_attn.kv_b_proj.weight", TINY_HEADS * (TINY_NOPE + TINY_V),
+                TINY_KV_LORA);
+    tiny_weight(t, i, "self_attn.o_proj.weight", TINY_EMBD, TINY_HEADS * TINY_V);
+    if (i == 1) {
+        tiny_weight(t, i, "mlp.gate.weight", TINY_EXPERTS, TINY_EMBD);
+        snprintf(name, sizeof(name), "model.layers.%d.mlp.gate.e_score_correction_bias",
+                 i);
+        tiny_tensor(t, name, 0, TINY_EXPERTS, 0.3f, 0.2f);
+    }
+    for (int x = 0; x < (i ? TINY_EXPERTS + 1 : 1); x++)
+        for (int p = 0; p < 3; p++) {
+            int ff = i ? TINY_FF_EXPERT : TINY_FF;
+            if (i == 0)
+                snprintf(name, sizeof(name), "mlp.%s.weight", parts[p]);
+            else if (x == TINY_EXPERTS)
+                snprintf(name, sizeof(name), "mlp.shared_experts.%s.weight", parts[p]);
+            else
+                snprintf(name, sizeof(name), "mlp.experts.%d.%s.weight", x, parts[p]);
+            tiny_weight(t, i, name, p == 2 ? TINY_EMBD : ff, p == 2 ? ff : TINY_EMBD);
+        }
+    tiny_weight(t, i, "input_layernorm.weight", 0, TINY_EMBD);
+    tiny_weight(t, i, "post_attention_layernorm.weight", 0, TINY_EMBD);
 }
 
 static inline void tiny_layer(struct tiny *t, int i, const struct tiny_family *f)
@@ -269,7 +316,10 @@ static inline const char *tiny_model(const char *family, uint64_t seed)
     fputc('{', t.head);
     tiny_tensor(&t, "model.embed_tokens.weight", TINY_VOCAB, TINY_EMBD, 0, 1);
     for (int i = 0; i < TINY_LAYERS; i++)
-        tiny_layer(&t, i, fam);
+        if (!strcmp(family, "deepseek_v3"))
+            tiny_latent(&t, i);
+        else
+            tiny_layer(&t, i, fam);
     tiny_tensor(&t, "model.norm.weight", 0, TINY_EMBD, 1, 0.1f);
     tiny_tensor(&t, "lm_head.weight", TINY_VOCAB, TINY_EMBD, 0, 0.25f);
     fputc('}', t.head);

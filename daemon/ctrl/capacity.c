@@ -98,6 +98,11 @@ int capacity_shapes(const struct model *m, struct shapes *ret, struct err *e)
                        .topk = i->moe.top_k,
                        .moe_inter = i->moe.n_ff,
                        .shared_inter = i->moe.n_ff_shared,
+                       .q_lora = i->mla.q_lora,
+                       .kv_lora = i->mla.kv_lora,
+                       .nope_dim = i->mla.nope,
+                       .rope_dim = i->mla.kv_lora ? i->mla.rope : 0,
+                       .v_dim = i->mla.v,
                        .expert_hidden = i->n_embd};
 
     if (i->n_layer > SHAPES_LAYERS_MAX)
@@ -106,7 +111,8 @@ int capacity_shapes(const struct model *m, struct shapes *ret, struct err *e)
     snprintf(s.name, sizeof(s.name), "%.95s", i->name);
     snprintf(s.type, sizeof(s.type), "%s", i->format);
     for (int l = 0; l < i->n_layer; l++)
-        s.layer[l] = (struct layer_shape){ATTN_FULL, model_moe_layer(i, l)};
+        s.layer[l] = (struct layer_shape){i->mla.kv_lora ? ATTN_LATENT : ATTN_FULL,
+                                          model_moe_layer(i, l)};
     fill_formats(m, i->n_layer, &s);
     *ret = s;
     return 0;

@@ -1,4 +1,4 @@
-/* daemon/serve/forward.c - the layers of a dense decoder as a list of device ops.
+/* daemon/serve/forward.c - the layers of a decoder as a list of device ops.
  *
  * One step is: upload one block of int32 (token ids, where items begin, positions, output
  * rows, block tables, copies), then embed, layers, head. Activations live in buffers that
@@ -38,8 +38,9 @@ void forward_caps(const struct model_info *i, const struct forward_cfg *cfg,
     forward_dims_of(i, &cfg->part, &d);
     *ret = (struct backend_caps){
         .max_rows = cfg->max_rows,
-        .max_cols = max_int(max_int(d.n_ff, max_int(d.n_ff_expert, d.n_ff_shared)),
-                            max_int(i->n_embd, d.q_dim)),
+        .max_cols = max_int(
+            max_int(d.n_ff, max_int(d.n_ff_expert, d.n_ff_shared)),
+            max_int(max_int(i->n_embd, d.q_dim), max_int(d.o_dim, i->mla.q_lora))),
         .max_items = cfg->max_items,
         .max_context = cfg->max_ctx,
         .max_heads = d.n_head,
@@ -53,6 +54,7 @@ static struct kv_layout layout_of(const struct model_info *i,
     return (struct kv_layout){.n_layer = d->n_layer,
                               .n_kv_head = d->n_attn_kv,
                               .head_dim = i->head_dim,
+                              .v_dim = i->mla.kv_lora,
                               .block_tok = KV_BLOCK_TOK,
                               .type = kv_type};
 }
@@ -79,7 +81,7 @@ static int new_buf(struct forward *f, int rows, int cols, struct dbuf **ret,
 {
     size_t n;
 
-    if (rows == 0)
+    if (rows == 0 || cols == 0)
         return 0;
     if (size_mul((size_t)rows, (size_t)cols, &n) < 0 ||
         size_mul(n, sizeof(float), &n) < 0)
@@ -122,7 +124,7 @@ static int new_buffers(struct forward *f, struct err *e)
     const struct model_info *i = &f->w.info;
     const struct forward_dims *d = &f->w.d;
     int rows = f->cfg.max_rows, outs = d->last ? f->cfg.max_outs : 0;
-    bool tp = d->tp > 1, moe = i->moe.n_expert > 0;
+    bool tp = d->tp > 1, moe = i->moe.n_expert > 0, latent = i->mla.kv_lora > 0;
     int ff = moe && !i->moe.n_dense ? 1 : d->n_ff;
     const struct {
         struct dbuf **at;
@@ -130,10 +132,12 @@ static int new_buffers(struct forward *f, struct err *e)
     } bufs[] = {
         {&f->x, rows, i->n_embd},
         {&f->h, rows, i->n_embd},
-        {&f->q, rows, d->q_dim},
+        {&f->q, rows, max_int(d->q_dim, d->o_dim)},
         {&f->k, rows, d->kv_dim},
-        {&f->v, rows, d->kv_dim},
-        {&f->att, rows, d->q_dim},
+        {&f->v, rows, latent ? i->mla.q_lora : d->kv_dim},
+        {&f->lat_q, latent ? rows : 0, d->n_head * i->head_dim},
+        {&f->lat_y, latent ? rows : 0, d->n_head * i->mla.kv_lora},
+        {&f->att, rows, d->o_dim},
         {&f->act, rows, max_int(ff, d->n_ff_shared)},
         {&f->sum, f->cfg.part.sp || moe ? rows : 0, i->n_embd},
         {&f->out_x, outs, i->n_embd},
@@ -196,8 +200,9 @@ void forward_free(struct forward *f)
 {
     if (!f)
         return;
-    struct dbuf *bufs[] = {f->x,   f->h,   f->q,     f->k,      f->v,        f->att,
-                           f->act, f->sum, f->out_x, f->logits, f->gathered, f->idx};
+    struct dbuf *bufs[] = {f->x,     f->h,      f->q,        f->k,     f->v,
+                           f->att,   f->act,    f->lat_q,    f->lat_y, f->sum,
+                           f->out_x, f->logits, f->gathered, f->idx};
     for (size_t i = 0; i < sizeof(bufs) / sizeof(bufs[0]); i++)
         dbuf_free(bufs[i]);
     forward_moe_free(f);

@@ -110,3 +110,34 @@ int forward_cut(const struct model_tensor *t, struct run rows, struct run cols,
         return cut_plain(t, rows, cols, src, ret_copy, e);
     }
 }
+
+int forward_cut_turned(const struct model_tensor *t, struct run rows, struct run cols,
+                       struct weight_src *src, void **ret_copy, struct err *e)
+{
+    struct model_tensor from = *t;
+    void *plain = NULL;
+    float *f32 = NULL;
+    int rc = forward_cut(t, rows, cols, src, &plain, e);
+
+    if (rc == 0 && dtype_block(src->type) > 1) {
+        size_t n = (size_t)rows.n * (size_t)cols.n;
+        f32 = try_calloc(n, sizeof(*f32));
+        if (f32)
+            dtype_to_f32(src->type, src->data, f32, (int64_t)n);
+        else
+            rc = err_set(e, ERR_NOMEM, "no memory to turn tensor '%s'", t->name);
+    }
+    from.form = TENSOR_STRIDED;
+    from.type = f32 ? DT_F32 : src->type;
+    from.data = f32 ? f32 : src->data;
+    from.rows = cols.n;
+    from.cols = rows.n;
+    from.row_step = 1;
+    from.col_step = (size_t)cols.n;
+    if (rc == 0)
+        rc = forward_cut(&from, (struct run){0, cols.n}, (struct run){0, rows.n}, src,
+                         ret_copy, e);
+    free(f32);
+    free(plain);
+    return rc;
+}

@@ -18,4 +18,8 @@ struct run {
 int forward_cut(const struct model_tensor *t, struct run rows, struct run cols,
                 struct weight_src *src, void **ret_copy, struct err *e);
 
+/* The same with rows and columns exchanged; in F32 where the type has blocks. */
+int forward_cut_turned(const struct model_tensor *t, struct run rows, struct run cols,
+                       struct weight_src *src, void **ret_copy, struct err *e);
+
 #endif

@@ -39,15 +39,16 @@ struct forward {
     struct kv_layout kv_layout;
     struct kv_arena *kv;
     struct dbuf *x, *h, *q, *k, *v, *att, *act; /* [max_rows, ..] */
-    struct dbuf *sum;                           /* sp, experts: [max_rows, n_embd] */
-    struct forward_moe *moe;                    /* NULL for a dense model */
-    struct forward_cp *cp;                      /* NULL where no rows are shared */
-    struct dbuf *out_x, *logits;                /* [max_outs, ..] */
-    struct dbuf *gathered;                      /* tp: logits of all members */
-    struct dbuf *idx;                           /* staging on the device */
-    int32_t *stage;                             /* and on the host */
-    size_t stage_cap;                           /* of one micro-batch */
-    float *host_logits, *host_parts;            /* [max_outs, n_vocab]; as gathered */
+    struct dbuf *lat_q, *lat_y;      /* latent attention: of all heads, [max_rows, ..] */
+    struct dbuf *sum;                /* sp, experts: [max_rows, n_embd] */
+    struct forward_moe *moe;         /* NULL for a dense model */
+    struct forward_cp *cp;           /* NULL where no rows are shared */
+    struct dbuf *out_x, *logits;     /* [max_outs, ..] */
+    struct dbuf *gathered;           /* tp: logits of all members */
+    struct dbuf *idx;                /* staging on the device */
+    int32_t *stage;                  /* and on the host */
+    size_t stage_cap;                /* of one micro-batch */
+    float *host_logits, *host_parts; /* [max_outs, n_vocab]; as gathered */
     int64_t *lists; /* counts for collectives: 2 x tp a micro-batch, then 2 x tp */
 };
 
@@ -116,6 +117,9 @@ int product(struct forward *f, struct view y, struct dbuf *x, const struct weigh
             bool add, struct err *e);
 int scatter_sum(struct forward *f, struct dbuf *x, const struct shape *s, bool add,
                 struct err *e);
+/* forward_latent.c: latent attention of one layer, from f->h to f->att. */
+int forward_latent_run(struct forward *f, const struct forward_layer *l, int layer,
+                       const struct op_span *span, struct err *e);
 /* forward_moe.c: x += experts(norm(x)) of one layer. row_bytes: of each tp member's share
  * of the rows. */
 int forward_moe_new(struct forward *f, struct err *e);

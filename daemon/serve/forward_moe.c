@@ -197,6 +197,9 @@ static int route(struct forward *f, const struct forward_layer *l, struct view h
                                .normalise = x->normalise,
                                .scale = x->scale,
                                .top_k = x->top_k,
+                               .n_group = x->n_group,
+                               .top_group = x->top_group,
+                               .bias = l->w[ROLE_CHOICE_BIAS],
                                .ids = ints(f, m->at.ids, h.rows * x->top_k),
                                .weights = view_of(m->weights, h.rows, x->top_k)};
 

@@ -138,7 +138,7 @@ static int run_attention(struct forward *f, const struct forward_layer *l, int l
     };
     const struct op_attn attn = {
         .span = *span,
-        .y = view_of(f->att, span->n_rows, d->q_dim),
+        .y = view_of(f->att, span->n_rows, d->o_dim),
         .q = rope.q,
         .n_head = d->n_head,
         .n_kv_head = d->n_kv_head,
@@ -150,6 +150,8 @@ static int run_attention(struct forward *f, const struct forward_layer *l, int l
         .layer = layer,
     };
 
+    if (i->mla.kv_lora)
+        return forward_latent_run(f, l, layer, span, e);
     if (i->qk_norm_full && (run_norm(f, rope.q, rope.q, l->w[ROLE_Q_NORM], e) < 0 ||
                             run_norm(f, rope.k, rope.k, l->w[ROLE_K_NORM], e) < 0))
         return -1;
@@ -265,7 +267,7 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e)
         bool whole = !d->last || i < d->n_layer - 1;
 
         if (s->n_rows && (norm_all(f, f->x, s->n_rows, l->w[ROLE_ATTN_NORM], sp, e) < 0 ||
-                          run_qkv(f, l, s->n_rows, e) < 0))
+                          (!f->w.info.mla.kv_lora && run_qkv(f, l, s->n_rows, e) < 0)))
             return -1;
         if ((f->cp ? forward_cp_attention(f, l, i, s, e)
                    : run_attention(f, l, i, &span, e)) < 0)
@@ -347,7 +349,7 @@ int forward_head(struct forward *f, const struct shape *s, int first, int n,
 
     if (f->cp ? forward_cp_outs(f, s, first, n, e) < 0
               : forward_gather_x(f, f->out_x, s, first, n, e) < 0 ||
-                    forward_gather(f, f->q, f->att, f->w.d.q_dim, s, first, n, e) < 0)
+                    forward_gather(f, f->q, f->att, f->w.d.o_dim, s, first, n, e) < 0)
         return -1;
     if (!forward_leads(f))
         return run_ffn(f, l, f->out_x, f->q, 0, NULL, head_rows(f, 0), e);

@@ -32,7 +32,11 @@ enum dim {
     DIM_EXPERTS,
     DIM_FF_EXPERT,
     DIM_FF_SHARED,
-    DIM_HEADS
+    DIM_HEADS,
+    DIM_O,
+    DIM_Q_LORA,
+    DIM_KV_LORA,
+    DIM_KV_A
 };
 
 static const struct role_row {
@@ -45,15 +49,20 @@ static const struct role_row {
     {ROLE_OUT_NORM, false, true, DIM_ONE, DIM_EMBD, WEIGHT_VECTOR},
     {ROLE_OUT_HEAD, false, false, DIM_VOCAB, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_ATTN_NORM, true, true, DIM_ONE, DIM_EMBD, WEIGHT_VECTOR},
-    {ROLE_Q, true, true, DIM_Q, DIM_EMBD, WEIGHT_MATMUL},
-    {ROLE_K, true, true, DIM_KV, DIM_EMBD, WEIGHT_MATMUL},
-    {ROLE_V, true, true, DIM_KV, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_Q, true, false, DIM_Q, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_K, true, false, DIM_KV, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_V, true, false, DIM_KV, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_Q_BIAS, true, false, DIM_ONE, DIM_Q, WEIGHT_VECTOR},
     {ROLE_K_BIAS, true, false, DIM_ONE, DIM_KV, WEIGHT_VECTOR},
     {ROLE_V_BIAS, true, false, DIM_ONE, DIM_KV, WEIGHT_VECTOR},
     {ROLE_Q_NORM, true, false, DIM_ONE, DIM_QNORM, WEIGHT_VECTOR},
     {ROLE_K_NORM, true, false, DIM_ONE, DIM_KNORM, WEIGHT_VECTOR},
-    {ROLE_O, true, true, DIM_EMBD, DIM_Q, WEIGHT_MATMUL},
+    {ROLE_Q_A, true, false, DIM_Q_LORA, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_Q_A_NORM, true, false, DIM_ONE, DIM_Q_LORA, WEIGHT_VECTOR},
+    {ROLE_Q_B, true, false, DIM_Q, DIM_Q_LORA, WEIGHT_MATMUL},
+    {ROLE_KV_A, true, false, DIM_KV_A, DIM_EMBD, WEIGHT_MATMUL},
+    {ROLE_KV_A_NORM, true, false, DIM_ONE, DIM_KV_LORA, WEIGHT_VECTOR},
+    {ROLE_O, true, true, DIM_EMBD, DIM_O, WEIGHT_MATMUL},
     {ROLE_O_BIAS, true, false, DIM_ONE, DIM_EMBD, WEIGHT_VECTOR},
     {ROLE_SINKS, true, false, DIM_ONE, DIM_HEADS, WEIGHT_VECTOR},
     {ROLE_FFN_NORM, true, true, DIM_ONE, DIM_EMBD, WEIGHT_VECTOR},
@@ -62,6 +71,7 @@ static const struct role_row {
     {ROLE_DOWN, true, false, DIM_EMBD, DIM_FF, WEIGHT_MATMUL},
     {ROLE_ROUTER, true, false, DIM_EXPERTS, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_ROUTER_BIAS, true, false, DIM_ONE, DIM_EXPERTS, WEIGHT_VECTOR},
+    {ROLE_CHOICE_BIAS, true, false, DIM_ONE, DIM_EXPERTS, WEIGHT_VECTOR},
     {ROLE_SH_ROUTER, true, false, DIM_ONE, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_SH_GATE, true, false, DIM_FF_SHARED, DIM_EMBD, WEIGHT_MATMUL},
     {ROLE_SH_UP, true, false, DIM_FF_SHARED, DIM_EMBD, WEIGHT_MATMUL},
@@ -80,6 +90,9 @@ enum { N_ROLES = sizeof(weights_roles) / sizeof(weights_roles[0]) };
 #define QK_NORM (BIT(Q_NORM) | BIT(K_NORM))
 #define FFN (BIT(GATE) | BIT(UP) | BIT(DOWN))
 #define EXPERTS (BIT(ROUTER) | BIT(EXP_GATE) | BIT(EXP_UP) | BIT(EXP_DOWN))
+#define QKV (BIT(Q) | BIT(K) | BIT(V))
+#define LATENT (BIT(KV_A) | BIT(KV_A_NORM))
+#define Q_ANY (BIT(Q) | BIT(Q_A) | BIT(Q_A_NORM) | BIT(Q_B))
 #define BIASES                                                                           \
     (BIT(O_BIAS) | BIT(ROUTER_BIAS) | BIT(EXP_GATE_BIAS) | BIT(EXP_UP_BIAS) |            \
      BIT(EXP_DOWN_BIAS))
@@ -89,15 +102,22 @@ enum { N_ROLES = sizeof(weights_roles) / sizeof(weights_roles[0]) };
 static const struct family_row {
     uint64_t must, may;
 } weights_families[FAMILY_COUNT] = {
-    [FAMILY_LLAMA] = {FFN, QKV_BIAS | BIT(OUT_HEAD)},
-    [FAMILY_MISTRAL] = {FFN, QKV_BIAS | BIT(OUT_HEAD)},
-    [FAMILY_QWEN2] = {QKV_BIAS | FFN, BIT(OUT_HEAD)},
-    [FAMILY_QWEN3] = {QK_NORM | FFN, QKV_BIAS | BIT(OUT_HEAD)},
-    [FAMILY_MIXTRAL] = {EXPERTS, BIT(OUT_HEAD)},
-    [FAMILY_QWEN2_MOE] = {QKV_BIAS | EXPERTS, SHARED | BIT(SH_ROUTER) | BIT(OUT_HEAD)},
-    [FAMILY_QWEN3_MOE] = {QK_NORM | EXPERTS, QKV_BIAS | BIT(OUT_HEAD)},
-    [FAMILY_OLMOE] = {QK_NORM | EXPERTS, BIT(OUT_HEAD)},
-    [FAMILY_GPT_OSS] = {QKV_BIAS | EXPERTS | BIASES | BIT(SINKS), BIT(OUT_HEAD)},
+    [FAMILY_LLAMA] = {QKV | FFN, QKV_BIAS | BIT(OUT_HEAD)},
+    [FAMILY_MISTRAL] = {QKV | FFN, QKV_BIAS | BIT(OUT_HEAD)},
+    [FAMILY_QWEN2] = {QKV | QKV_BIAS | FFN, BIT(OUT_HEAD)},
+    [FAMILY_QWEN3] = {QKV | QK_NORM | FFN, QKV_BIAS | BIT(OUT_HEAD)},
+    [FAMILY_MIXTRAL] = {QKV | EXPERTS, BIT(OUT_HEAD)},
+    [FAMILY_QWEN2_MOE] = {QKV | QKV_BIAS | EXPERTS,
+                          SHARED | BIT(SH_ROUTER) | BIT(OUT_HEAD)},
+    [FAMILY_QWEN3_MOE] = {QKV | QK_NORM | EXPERTS, QKV_BIAS | BIT(OUT_HEAD)},
+    [FAMILY_OLMOE] = {QKV | QK_NORM | EXPERTS, BIT(OUT_HEAD)},
+    [FAMILY_GPT_OSS] = {QKV | QKV_BIAS | EXPERTS | BIASES | BIT(SINKS), BIT(OUT_HEAD)},
+    [FAMILY_DEEPSEEK_V2] = {LATENT | FFN | EXPERTS,
+                            Q_ANY | SHARED | BIT(CHOICE_BIAS) | BIT(OUT_HEAD)},
+    [FAMILY_DEEPSEEK_V3] = {LATENT | FFN | EXPERTS,
+                            Q_ANY | SHARED | BIT(CHOICE_BIAS) | BIT(OUT_HEAD)},
+    [FAMILY_KIMI_K2] = {LATENT | FFN | EXPERTS,
+                        Q_ANY | SHARED | BIT(CHOICE_BIAS) | BIT(OUT_HEAD)},
 };
 
 static const char *weights_role_name(enum model_role r)
@@ -132,7 +152,8 @@ void forward_dims_of(const struct model_info *i, const struct forward_part *p,
     d.head_from = d.n_head * d.tp_at;
     d.n_kv_head = at_least_one(i->n_kv_head / d.tp);
     d.kv_from = (int)((int64_t)i->n_kv_head * d.tp_at / d.tp);
-    d.q_dim = d.n_head * i->head_dim;
+    d.q_dim = model_q_dim(i) / d.tp;
+    d.o_dim = model_o_dim(i) / d.tp;
     d.kv_dim = d.n_kv_head * i->head_dim;
     d.cp = at_least_one(p->cp);
     d.cp_at = p->cp_at;
@@ -175,6 +196,9 @@ static int check_cp(const struct model_info *i, const struct forward_part *p,
     int tp = at_least_one(p->tp), u = at_least_one(p->cp_u), cp = at_least_one(p->cp) * u;
     int heads = i->n_head / tp, kv = at_least_one(i->n_kv_head / tp);
 
+    if (i->mla.kv_lora && cp > 1)
+        return err_param(e, ERR_UNSUPPORTED, "layout",
+                         "cp %d: latent attention is served with cp 1 only", cp);
     if (cp > FORWARD_CP_MAX)
         return err_param(e, ERR_RANGE, "layout", "cp %d is more than %d", cp,
                          FORWARD_CP_MAX);
@@ -231,7 +255,7 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
                          "tp %d neither divides the model's %d KV heads nor is a "
                          "multiple of them",
                          tp, i->n_kv_head);
-    if (!i->moe.n_expert && i->n_ff % tp)
+    if ((!i->moe.n_expert || i->moe.n_dense) && i->n_ff % tp)
         return err_param(e, ERR_INVALID, "layout",
                          "tp %d does not divide the FFN's width of %d", tp, i->n_ff);
     if (pp > i->n_layer)
@@ -247,7 +271,15 @@ static int weights_dim(const struct model_info *i, enum dim d)
     case DIM_EMBD:
         return i->n_embd;
     case DIM_Q:
-        return i->n_head * i->head_dim;
+        return model_q_dim(i);
+    case DIM_O:
+        return model_o_dim(i);
+    case DIM_Q_LORA:
+        return i->mla.q_lora;
+    case DIM_KV_LORA:
+        return i->mla.kv_lora;
+    case DIM_KV_A:
+        return i->mla.kv_lora + i->mla.rope;
     case DIM_KV:
         return i->n_kv_head * i->head_dim;
     case DIM_QNORM:
@@ -279,7 +311,9 @@ static struct run weights_run(const struct forward_weights *w, enum dim dim)
 
     switch (dim) {
     case DIM_Q:
-        return (struct run){d->head_from * hd, d->q_dim};
+        return (struct run){d->q_dim * d->tp_at, d->q_dim};
+    case DIM_O:
+        return (struct run){d->o_dim * d->tp_at, d->o_dim};
     case DIM_KV:
         return (struct run){d->kv_from * hd, d->kv_dim};
     case DIM_FF:
@@ -353,6 +387,32 @@ static int weights_check(const struct loading *l, const struct role_row *r, int 
     return 0;
 }
 
+/* A part of a tensor to the device; turned: with rows and columns exchanged. */
+static int weights_put(struct loading *l, const struct model_tensor *t, struct run rows,
+                       struct run cols, bool turned, int use, struct weight **ret,
+                       struct err *e)
+{
+    struct weight_src src = {.name = t->name, .flags = use};
+    void *copy = NULL;
+    int rc = turned ? forward_cut_turned(t, rows, cols, &src, &copy, e)
+                    : forward_cut(t, rows, cols, &src, &copy, e);
+
+    if (rc == 0)
+        rc = weight_new(l->b, &src, ret, e);
+    free(copy);
+    return rc < 0 ? err_wrap(e, "%s", t->file) : 0;
+}
+
+static int weights_done_with(struct loading *l, const struct model_tensor *t,
+                             struct err *e)
+{
+    model_drop_pages(l->m, t);
+    l->done_bytes += t->bytes;
+    if (l->progress && !l->progress(l->arg, (double)l->done_bytes / (double)l->all_bytes))
+        return err_set(e, ERR_CANCELED, "loading was canceled");
+    return 0;
+}
+
 static int weights_load_one(struct loading *l, const struct role_row *r, int layer,
                             const struct model_tensor *t, struct weight **ret,
                             struct err *e)
@@ -365,20 +425,10 @@ static int weights_load_one(struct loading *l, const struct role_row *r, int lay
         return 0;
     if (r->role == ROLE_TOK_EMBD && !model_tensor(l->m, ROLE_OUT_HEAD, 0))
         use |= WEIGHT_MATMUL;
-    struct weight_src src = {t->name, t->type, t->rows, t->cols, t->data, use};
-    void *copy = NULL;
-    int rc = forward_cut(t, weights_run(l->w, r->rows), weights_run(l->w, r->cols), &src,
-                         &copy, e);
-    if (rc == 0)
-        rc = weight_new(l->b, &src, ret, e);
-    free(copy);
-    if (rc < 0)
-        return err_wrap(e, "%s", t->file);
-    model_drop_pages(l->m, t);
-    l->done_bytes += t->bytes;
-    if (l->progress && !l->progress(l->arg, (double)l->done_bytes / (double)l->all_bytes))
-        return err_set(e, ERR_CANCELED, "loading was canceled");
-    return 0;
+    if (weights_put(l, t, weights_run(l->w, r->rows), weights_run(l->w, r->cols), false,
+                    use, ret, e) < 0)
+        return -1;
+    return weights_done_with(l, t, e);
 }
 
 /* Does this stage hold a role of the whole model? */
@@ -398,6 +448,11 @@ static size_t weights_all_bytes(const struct loading *l)
     const struct forward_dims *d = &l->w->d;
     size_t n = 1;
 
+    for (int i = d->first_layer; i < d->first_layer + d->n_layer; i++)
+        for (int r = ROLE_KV_B; r <= ROLE_V_B; r++) {
+            const struct model_tensor *t = model_tensor(l->m, (enum model_role)r, i);
+            n += t ? t->bytes : 0;
+        }
     for (int r = 0; r < N_ROLES; r++) {
         const struct role_row *row = &weights_roles[r];
         int first = row->per_layer ? d->first_layer : 0;
@@ -450,6 +505,46 @@ static int weights_load_experts(struct loading *l, const struct role_row *r, int
     return 0;
 }
 
+/* The rank's heads of what makes K and V from the latent, as op_heads takes them: K's the
+ * other way round, [kv_lora, nope], since it is q that is multiplied. */
+static int weights_load_latent(struct loading *l, int layer, struct forward_layer *out,
+                               struct err *e)
+{
+    const struct model_mla *a = &l->w->info.mla;
+    const struct forward_dims *d = &l->w->d;
+    const struct model_tensor *whole = model_tensor(l->m, ROLE_KV_B, layer);
+    const struct model_tensor *k = model_tensor(l->m, ROLE_K_B, layer);
+    const struct model_tensor *v = model_tensor(l->m, ROLE_V_B, layer);
+    const struct run nope = {0, a->nope}, latent = {0, a->kv_lora};
+
+    if (!a->kv_lora)
+        return 0;
+    if (!whole && (!k || !v))
+        return err_set(e, ERR_CORRUPT, "layer %d has no tensor %s", layer,
+                       weights_role_name(ROLE_KV_B));
+    for (int p = 0; p < 2; p++)
+        out->heads[p] = xcalloc((size_t)d->n_head + 1, sizeof(struct weight *));
+    for (int h = 0; h < d->n_head; h++) {
+        int head = d->head_from + h, from = head * (a->nope + a->v), rc;
+        if (whole)
+            rc = weights_put(l, whole, (struct run){from, a->nope}, latent, true,
+                             WEIGHT_MATMUL, &out->heads[0][h], e);
+        else
+            rc = weights_put(l, k, (struct run){head * a->kv_lora, a->kv_lora}, nope,
+                             false, WEIGHT_MATMUL, &out->heads[0][h], e);
+        if (rc < 0 ||
+            weights_put(l, whole ? whole : v,
+                        (struct run){whole ? from + a->nope : head * a->v, a->v}, latent,
+                        false, WEIGHT_MATMUL, &out->heads[1][h], e) < 0)
+            return -1;
+    }
+    const struct model_tensor *parts[] = {whole, whole ? NULL : k, whole ? NULL : v};
+    for (int p = 0; p < 3; p++)
+        if (parts[p] && weights_done_with(l, parts[p], e) < 0)
+            return -1;
+    return 0;
+}
+
 /* All roles of one layer, or (layer -1) those of the whole model. */
 static int weights_load_layer(struct loading *l, int layer, struct weight **out,
                               struct forward_layer *experts, struct err *e)
@@ -487,7 +582,8 @@ int forward_weights_load(struct forward_weights *w, struct backend *b, struct mo
         return -1;
     for (int i = 0; i < w->d.n_layer; i++)
         if (weights_load_layer(&l, w->d.first_layer + i, w->layers[i].w, &w->layers[i],
-                               e) < 0)
+                               e) < 0 ||
+            weights_load_latent(&l, w->d.first_layer + i, &w->layers[i], e) < 0)
             return -1;
     return 0;
 }
@@ -497,6 +593,12 @@ void forward_weights_done(struct forward_weights *w)
     for (int i = 0; w->layers && i < w->d.n_layer; i++) {
         for (int r = 0; r < ROLE_COUNT; r++)
             weight_free(w->layers[i].w[r]);
+        for (int k = 0; k < 2; k++) {
+            struct weight **x = w->layers[i].heads[k];
+            for (int h = 0; x && h < w->d.n_head; h++)
+                weight_free(x[h]);
+            free(x);
+        }
         for (int k = 0; k < MODEL_EXPERT_ROLES; k++) {
             struct weight **x = w->layers[i].experts[k];
             for (int s = 0; x && s < w->d.n_slot; s++)

@@ -15,6 +15,8 @@ struct forward_layer {
     struct weight *w[ROLE_COUNT]; /* NULL where the model has none */
     /* By role from ROLE_EXP_GATE on: [d.n_slot]; NULL where the layer has none. */
     struct weight **experts[MODEL_EXPERT_ROLES];
+    /* Latent attention: what makes K, V of a head: [d.n_head] each. */
+    struct weight **heads[2];
 };
 
 /* Sizes of the rank's part; from..: where it begins in the whole. */
@@ -24,7 +26,7 @@ struct forward_dims {
     int n_head, head_from, n_kv_head, kv_from;
     int cp, cp_at, cp_u, cp_u_at;
     int n_attn_head, n_attn_kv, attn_kv_from; /* of them, at attention: shared by cp_u */
-    int q_dim, kv_dim, n_ff, ff_from, n_vocab, vocab_from;
+    int q_dim, o_dim, kv_dim, n_ff, ff_from, n_vocab, vocab_from;
     int n_slot, expert_from; /* experts that stand here */
     int n_ff_expert, ff_expert_from, n_ff_shared, ff_shared_from;
     bool first, last; /* stage */

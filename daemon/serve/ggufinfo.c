@@ -105,6 +105,31 @@ static int get_ff(struct source *s, struct model_info *i, struct err *e)
     return get_int(s, "feed_forward_length", !i->n_ff, &i->n_ff, e);
 }
 
+/* Newer files give the sizes of a head by keys of their own; in older ones key_length and
+ * value_length are these. */
+static int get_mla(struct source *s, struct model_info *i, struct err *e)
+{
+    struct model_mla *m = &i->mla;
+    int key = 0;
+
+    if (get_int(s, "attention.q_lora_rank", false, &m->q_lora, e) < 0 ||
+        get_int(s, "attention.kv_lora_rank", true, &m->kv_lora, e) < 0 ||
+        get_int(s, "rope.dimension_count", true, &m->rope, e) < 0 ||
+        get_int(s, "attention.key_length", true, &key, e) < 0 ||
+        get_int(s, "attention.value_length", true, &m->v, e) < 0 ||
+        get_int(s, "attention.key_length_mla", false, &key, e) < 0 ||
+        get_int(s, "attention.value_length_mla", false, &m->v, e) < 0)
+        return -1;
+    m->nope = key - m->rope;
+    if (modelinfo_set_mla(i, &(struct err){0}) < 0)
+        return blame(
+            e, ERR_CORRUPT, s->path,
+            "latent attention of ranks %d and %d, heads of %d with %d that rotate "
+            "and values of %d; served are up to 1024",
+            m->q_lora, m->kv_lora, key, m->rope, m->v);
+    return 0;
+}
+
 static int get_heads(struct source *s, struct model_info *i, struct err *e)
 {
     int value_len;
@@ -117,6 +142,8 @@ static int get_heads(struct source *s, struct model_info *i, struct err *e)
     if (i->n_head < 1)
         return blame(e, ERR_CORRUPT, s->path,
                      "attention.head_count is %d; right is 1 or more", i->n_head);
+    if (modelinfo_has_mla(i->family))
+        return get_mla(s, i, e);
     i->head_dim = i->n_embd / i->n_head;
     if (!gguf_has(s->g, key(s, "attention.key_length")) && i->n_embd % i->n_head)
         return blame(e, ERR_CORRUPT, s->path,
@@ -151,6 +178,15 @@ static int get_yarn(struct source *s, struct model_info *i, struct err *e)
         get_int(s, "rope.scaling.original_context_length", false, &i->rope_orig_ctx, e) <
             0)
         return -1;
+    if (i->mla.kv_lora) { /* there the scale is in the softmax */
+        float mul = 0;
+        if (get_real(s, "rope.scaling.yarn_log_multiplier", false, &mul, e) < 0)
+            return -1;
+        y->attn_scale = 1;
+        if (i->rope_factor > 1)
+            i->mla.scale = powf(times * (1 + mul * logf(i->rope_factor)), 2);
+        return 0;
+    }
     y->attn_scale = times * (i->rope_factor > 1 ? 0.1f * logf(i->rope_factor) + 1 : 1);
     return 0;
 }
@@ -161,9 +197,9 @@ static int get_rope(struct source *s, struct model_info *i, struct err *e)
     struct blame_name b;
     float old_scale = 0;
 
-    i->rope_dim = i->head_dim;
+    i->rope_dim = i->mla.kv_lora ? i->mla.rope : i->head_dim;
     i->rope_theta = 10000;
-    i->rope_neox = strcmp(s->arch, "llama") != 0;
+    i->rope_neox = strcmp(s->arch, "llama") != 0 && !i->mla.kv_lora;
     if (get_int(s, "rope.dimension_count", false, &i->rope_dim, e) < 0 ||
         get_real(s, "rope.freq_base", false, &i->rope_theta, e) < 0 ||
         get_real(s, "rope.scaling.factor", false, &i->rope_factor, e) < 0 ||
@@ -186,6 +222,32 @@ static int get_rope(struct source *s, struct model_info *i, struct err *e)
     }
     if (i->rope_scaling == ROPE_NONE)
         i->rope_factor = 0;
+    return 0;
+}
+
+static int get_deepseek(struct source *s, struct model_info *i, struct err *e)
+{
+    struct model_moe *m = &i->moe;
+    int gating = 1, shared = 0;
+
+    if (get_int(s, "expert_gating_func", false, &gating, e) < 0 ||
+        get_int(s, "expert_shared_count", false, &shared, e) < 0 ||
+        get_int(s, "leading_dense_block_count", false, &m->n_dense, e) < 0 ||
+        get_int(s, "expert_group_count", false, &m->n_group, e) < 0 ||
+        get_int(s, "expert_group_used_count", false, &m->top_group, e) < 0 ||
+        get_real(s, "expert_weights_scale", false, &m->scale, e) < 0 ||
+        gguf_bool(s->g, key(s, "expert_weights_norm"), &m->normalise, e) < 0)
+        return -1;
+    if (gating != 1 && gating != 2)
+        return blame(e, ERR_UNSUPPORTED, s->path,
+                     "expert_gating_func is %d; served are 1 (softmax) and 2 (sigmoid)",
+                     gating);
+    if (shared > 64)
+        return blame(e, ERR_CORRUPT, s->path,
+                     "expert_shared_count is %d; served are up to 64", shared);
+    m->score = gating == 2 ? MOE_SIGMOID : MOE_SOFTMAX;
+    if (m->n_ff > 0 && m->n_ff <= 1 << 20)
+        m->n_ff_shared = shared * m->n_ff;
     return 0;
 }
 
@@ -212,6 +274,8 @@ static int get_moe(struct source *s, struct model_info *i, struct err *e)
     if (get_int(s, "expert_used_count", true, &m->top_k, e) < 0 ||
         get_int(s, "expert_feed_forward_length", false, &m->n_ff, e) < 0 ||
         get_int(s, "expert_shared_feed_forward_length", false, &m->n_ff_shared, e) < 0)
+        return -1;
+    if (modelinfo_has_mla(i->family) && get_deepseek(s, i, e) < 0)
         return -1;
     if (i->family == FAMILY_GPT_OSS) {
         m->score = MOE_CHOSEN;

@@ -103,6 +103,23 @@ static int refuse_unserved(const json_t *o, const struct model_info *i, struct e
     return 0;
 }
 
+/* Latent attention: heads of two parts, and one KV head that is the latent. */
+static int get_mla(const json_t *o, struct model_info *i, struct err *e)
+{
+    struct model_mla *m = &i->mla;
+    bool interleaved = true;
+
+    if (get_int(o, "q_lora_rank", false, &m->q_lora, e) < 0 ||
+        get_int(o, "kv_lora_rank", true, &m->kv_lora, e) < 0 ||
+        get_int(o, "qk_nope_head_dim", true, &m->nope, e) < 0 ||
+        get_int(o, "qk_rope_head_dim", true, &m->rope, e) < 0 ||
+        get_int(o, "v_head_dim", true, &m->v, e) < 0 ||
+        js_get_bool(o, "rope_interleave", &interleaved, e) < 0)
+        return -1;
+    i->rope_neox = !interleaved;
+    return modelinfo_set_mla(i, e);
+}
+
 static int get_heads(const json_t *o, struct model_info *i, struct err *e)
 {
     if (get_int(o, "num_attention_heads", true, &i->n_head, e) < 0)
@@ -118,7 +135,7 @@ static int get_heads(const json_t *o, struct model_info *i, struct err *e)
         get_int(o, "head_dim", false, &i->head_dim, e) < 0)
         return -1;
     i->rope_dim = i->head_dim;
-    return 0;
+    return modelinfo_has_mla(i->family) ? get_mla(o, i, e) : 0;
 }
 
 static float yarn_mscale(float factor, float m)
@@ -148,6 +165,8 @@ static int get_yarn(const json_t *o, const char *where, struct model_info *i,
                                        : yarn_mscale(i->rope_factor, 1);
     if (get_real(o, "attention_factor", &y->attn_scale, e) < 0)
         return -1;
+    if (m_all > 0 && i->mla.kv_lora)
+        i->mla.scale = powf(yarn_mscale(i->rope_factor, m_all), 2);
     if (!i->rope_orig_ctx)
         return err_param(e, ERR_CORRUPT, where,
                          "original_max_position_embeddings is 0; right is 1 or more");
@@ -198,7 +217,8 @@ static int get_rope(const json_t *o, struct model_info *i, struct err *e)
     static const char *const keys[] = {"rope_scaling", "rope_parameters"};
 
     i->rope_theta = 10000;
-    i->rope_neox = true;
+    if (!i->mla.kv_lora)
+        i->rope_neox = true;
     if (get_real(o, "rope_theta", &i->rope_theta, e) < 0)
         return -1;
     for (int k = 0; k < 2; k++) {
@@ -241,7 +261,8 @@ static int get_window(const json_t *o, struct model_info *i, struct err *e)
     bool all = i->family == FAMILY_MISTRAL || i->family == FAMILY_MIXTRAL, on = all;
     int first = 0;
 
-    if (i->family == FAMILY_LLAMA || i->family == FAMILY_OLMOE)
+    if (i->family == FAMILY_LLAMA || i->family == FAMILY_OLMOE ||
+        modelinfo_has_mla(i->family))
         return 0;
     if (i->family == FAMILY_GPT_OSS)
         return get_layer_types(o, i, e);
@@ -274,6 +295,9 @@ static const struct moe_row {
     {FAMILY_QWEN3_MOE, "num_experts", "moe_intermediate_size", false, false},
     {FAMILY_OLMOE, "num_experts", "intermediate_size", false, false},
     {FAMILY_GPT_OSS, "num_local_experts", "intermediate_size", false, false},
+    {FAMILY_DEEPSEEK_V2, "n_routed_experts", "moe_intermediate_size", false, false},
+    {FAMILY_DEEPSEEK_V3, "n_routed_experts", "moe_intermediate_size", true, false},
+    {FAMILY_KIMI_K2, "n_routed_experts", "moe_intermediate_size", true, false},
 };
 
 static int refuse_moe(const json_t *o, const struct model_info *i, struct err *e)
@@ -290,6 +314,43 @@ static int refuse_moe(const json_t *o, const struct model_info *i, struct err *e
         return err_param(e, ERR_CORRUPT, "num_experts_per_tok",
                          "num_experts_per_tok is %d; right is 1 to %d", i->moe.top_k,
                          i->moe.n_expert);
+    return 0;
+}
+
+/* DeepSeek: sigmoid scores with a correction bias, or (V2) softmax; groups of experts. */
+static int get_deepseek(const json_t *o, struct model_info *i, struct err *e)
+{
+    bool v2 = i->family == FAMILY_DEEPSEEK_V2;
+    const char *score = v2 ? "softmax" : "sigmoid", *method = v2 ? "greedy" : "noaux_tc";
+    struct model_moe *m = &i->moe;
+    int shared = 0, every = 1;
+
+    if (js_get_str(o, "scoring_func", &score, NULL, e) < 0 ||
+        js_get_str(o, "topk_method", &method, NULL, e) < 0 ||
+        get_int(o, "n_shared_experts", false, &shared, e) < 0 ||
+        get_int(o, "first_k_dense_replace", false, &m->n_dense, e) < 0 ||
+        get_int(o, "moe_layer_freq", false, &every, e) < 0 ||
+        get_int(o, "n_group", false, &m->n_group, e) < 0 ||
+        get_int(o, "topk_group", false, &m->top_group, e) < 0 ||
+        get_real(o, "routed_scaling_factor", &m->scale, e) < 0)
+        return -1;
+    if (every != 1)
+        return err_param(e, ERR_UNSUPPORTED, "moe_layer_freq",
+                         "experts in every %d-th layer are not supported; supported: 1",
+                         every);
+    if (strcmp(score, v2 ? "softmax" : "sigmoid") != 0)
+        return err_param(e, ERR_UNSUPPORTED, "scoring_func",
+                         "a router other than by %s is not supported in this family",
+                         v2 ? "softmax" : "sigmoid");
+    m->score = v2 ? MOE_SOFTMAX : MOE_SIGMOID;
+    m->choice_bias = !v2;
+    if (!strcmp(method, "greedy"))
+        m->n_group = m->top_group = 0;
+    if (shared > 64)
+        return err_param(e, ERR_CORRUPT, "n_shared_experts",
+                         "n_shared_experts is %d; served are up to 64", shared);
+    if (m->n_ff > 0 && m->n_ff <= 1 << 20)
+        m->n_ff_shared = shared * m->n_ff;
     return 0;
 }
 
@@ -322,7 +383,8 @@ static int get_moe(const json_t *o, struct model_info *i, struct err *e)
         return -1;
     m->shared_gate = row->shared_gate && m->n_ff_shared;
     i->qk_norm_full = i->family == FAMILY_OLMOE;
-    if (i->family == FAMILY_GPT_OSS && get_gpt_oss(o, i, e) < 0)
+    if ((i->family == FAMILY_GPT_OSS && get_gpt_oss(o, i, e) < 0) ||
+        (modelinfo_has_mla(i->family) && get_deepseek(o, i, e) < 0))
         return -1;
     return refuse_moe(o, i, e);
 }

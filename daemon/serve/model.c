@@ -80,7 +80,7 @@ static int check_tensor(const struct model *m, enum model_role role,
                      b.s, t->type);
     if (t->planes != planes && planes > 1)
         return blame(e, ERR_CORRUPT, t->file,
-                     "tensor '%s' is of %llu experts; this model has %llu", b.s,
+                     "tensor '%s' is of %llu matrices; right for this model is %llu", b.s,
                      (unsigned long long)t->planes, (unsigned long long)planes);
     if (t->rows != rows || t->cols != cols || t->planes != planes) {
         if (!t->rows || t->planes != planes)
@@ -226,14 +226,17 @@ static int load_role(struct model *m, enum model_role role, int layer, struct er
     struct model_tensor *out =
         &m->tensors[(size_t)(model_role_per_layer(role) ? layer + 1 : 0) * ROLE_COUNT +
                     role];
+    uint64_t planes = (uint64_t)model_role_planes(&m->info, role);
     struct role_name n;
     struct file_tensor t;
 
     if (model_role_is_expert(role))
         return load_experts(m, role, layer, e);
     role_name(m, role, layer, 0, &n);
-    if (find_tensor(m, role, n.s, &t, e) < 0 || check_tensor(m, role, &t, 1, e) < 0)
+    if (find_tensor(m, role, n.s, &t, e) < 0 || check_tensor(m, role, &t, planes, e) < 0)
         return -1;
+    t.rows *= planes; /* one below the other */
+    t.planes = 1;
     *out = tensor_of(m, n.s, &t);
     m->info.n_tensors++;
     if (role != ROLE_ROPE_FREQS) /* a rule, not learnt */
@@ -400,6 +403,9 @@ static int read_info(struct model *m, struct err *e)
     if (g)
         i->tied_head = !has_role(m, ROLE_OUT_HEAD, 0);
     i->qkv_bias = model_family_has_bias(i->family) || has_role(m, ROLE_Q_BIAS, 0);
+    i->mla.split = g && i->mla.kv_lora && !has_role(m, ROLE_KV_B, 0);
+    if (g && i->moe.n_dense < i->n_layer)
+        i->moe.choice_bias = has_role(m, ROLE_CHOICE_BIAS, i->moe.n_dense);
     i->o_bias = i->family == FAMILY_GPT_OSS;
     i->qk_norm = model_family_has_qk_norm(i->family) || has_role(m, ROLE_Q_NORM, 0);
     return 0;

@@ -30,7 +30,10 @@ struct model;
     X(QWEN2_MOE, "qwen2_moe", "qwen2moe")                                                \
     X(QWEN3_MOE, "qwen3_moe", "qwen3moe")                                                \
     X(OLMOE, "olmoe", "olmoe")                                                           \
-    X(GPT_OSS, "gpt_oss", "gpt-oss")
+    X(GPT_OSS, "gpt_oss", "gpt-oss")                                                     \
+    X(DEEPSEEK_V2, "deepseek_v2", "deepseek2")                                           \
+    X(DEEPSEEK_V3, "deepseek_v3", "deepseek2")                                           \
+    X(KIMI_K2, "kimi_k2", "deepseek2")
 
 enum model_family {
 #define X(id, hf, gguf) FAMILY_##id,
@@ -56,8 +59,21 @@ struct model_moe {
     enum moe_score score;
     bool normalise; /* the k weights sum to 1, then scale */
     float scale;
-    float limit; /* of the gated unit, 0 = plain SiLU (op_experts) */
-    bool bias;   /* router and experts have biases */
+    float limit;            /* of the gated unit, 0 = plain SiLU (op_experts) */
+    bool bias;              /* router and experts have biases */
+    bool choice_bias;       /* experts are chosen with one more bias (MOE_SIGMOID) */
+    int n_group, top_group; /* experts stand in groups of which some count; 0, 1 = no */
+};
+
+/* Latent attention: what is kept of a position is one vector that all heads share, of
+ * kv_lora values and, after these, rope ones that rotate. Heads have nope values made
+ * from the latent, then rope ones; model_info.head_dim is kv_lora + rope, n_kv_head 1. */
+struct model_mla {
+    int q_lora,
+        kv_lora;       /* q_lora 0: q comes from the input directly. kv_lora 0: no MLA */
+    int nope, rope, v; /* of a head */
+    bool split;        /* a file has the parts of kv_b for K and V apart */
+    float scale;       /* the softmax scale is this / sqrt(nope + rope) */
 };
 
 /* YaRN: pairs that turn more than beta_fast times in orig_ctx positions are kept, those
@@ -83,6 +99,7 @@ struct model_info {
     bool o_bias, sinks; /* a bias of Wo; one logit a head in the softmax's sum */
     bool qk_norm_full;  /* the norm is over all heads together (OLMoE) */
     struct model_moe moe;
+    struct model_mla mla;
     int sliding_window;       /* 0 = none */
     int window_every;         /* 0 = in all layers; 2 = in layers 0, 2, 4, .. */
     int n_tensors, n_ignored; /* of the files: used, and passed over as unknown */
@@ -108,6 +125,14 @@ struct model_info {
     X(V_BIAS, "attn_v.bias", "self_attn.v_proj.bias", 1)                                 \
     X(Q_NORM, "attn_q_norm.weight", "self_attn.q_norm.weight", 1)                        \
     X(K_NORM, "attn_k_norm.weight", "self_attn.k_norm.weight", 1)                        \
+    X(Q_A, "attn_q_a.weight", "self_attn.q_a_proj.weight", 1)                            \
+    X(Q_A_NORM, "attn_q_a_norm.weight", "self_attn.q_a_layernorm.weight", 1)             \
+    X(Q_B, "attn_q_b.weight", "self_attn.q_b_proj.weight", 1)                            \
+    X(KV_A, "attn_kv_a_mqa.weight", "self_attn.kv_a_proj_with_mqa.weight", 1)            \
+    X(KV_A_NORM, "attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight", 1)          \
+    X(KV_B, "attn_kv_b.weight", "self_attn.kv_b_proj.weight", 1)                         \
+    X(K_B, "attn_k_b.weight", "", 1)                                                     \
+    X(V_B, "attn_v_b.weight", "", 1)                                                     \
     X(O, "attn_output.weight", "self_attn.o_proj.weight", 1)                             \
     X(O_BIAS, "attn_output.bias", "self_attn.o_proj.bias", 1)                            \
     X(SINKS, "attn_sinks.weight", "self_attn.sinks", 1)                                  \
@@ -117,6 +142,7 @@ struct model_info {
     X(DOWN, "ffn_down.weight", "mlp.down_proj.weight", 1)                                \
     X(ROUTER, "ffn_gate_inp.weight", "mlp.gate.weight", 1)                               \
     X(ROUTER_BIAS, "ffn_gate_inp.bias", "mlp.gate.bias", 1)                              \
+    X(CHOICE_BIAS, "exp_probs_b.bias", "mlp.gate.e_score_correction_bias", 1)            \
     X(SH_ROUTER, "ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight", 1)        \
     X(SH_GATE, "ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", 1)         \
     X(SH_UP, "ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", 1)               \
@@ -177,6 +203,15 @@ enum { MODEL_EXPERT_ROLES = ROLE_EXP_DOWN_BIAS - ROLE_EXP_GATE + 1 };
 static inline bool model_moe_layer(const struct model_info *i, int layer)
 {
     return i->moe.n_expert > 0 && layer >= i->moe.n_dense;
+}
+/* Widths of all heads of q, and of what Wo takes. */
+static inline int model_q_dim(const struct model_info *i)
+{
+    return i->n_head * (i->mla.kv_lora ? i->mla.nope + i->mla.rope : i->head_dim);
+}
+static inline int model_o_dim(const struct model_info *i)
+{
+    return i->n_head * (i->mla.kv_lora ? i->mla.v : i->head_dim);
 }
 /* Positions that this layer looks back, 0 = all. */
 static inline int model_window(const struct model_info *i, int layer)

@@ -13,6 +13,13 @@ enum dim {
     D_QNORM,
     D_KNORM,
     D_HEADS,
+    D_O,
+    D_Q_LORA,
+    D_KV_LORA,
+    D_KV_A,
+    D_KV_B,
+    D_NOPE,
+    D_V_HEAD,
     D_FF,
     D_VOCAB,
     D_ROPE,
@@ -22,6 +29,12 @@ enum dim {
 };
 enum need {
     N_ALWAYS,
+    N_Q,
+    N_KV,
+    N_Q_LORA,
+    N_LATENT,
+    N_LATENT_WHOLE,
+    N_LATENT_SPLIT,
     N_HEAD,
     N_FREQS,
     N_BIAS,
@@ -31,6 +44,7 @@ enum need {
     N_FFN,
     N_MOE,
     N_MOE_BIAS,
+    N_CHOICE_BIAS,
     N_SHARED,
     N_SH_GATE
 };
@@ -53,15 +67,23 @@ static const struct {
     [ROLE_OUT_HEAD] = {D_VOCAB, D_EMBD, N_HEAD},
     [ROLE_ROPE_FREQS] = {D_ONE, D_ROPE, N_FREQS},
     [ROLE_ATTN_NORM] = {D_ONE, D_EMBD, N_ALWAYS},
-    [ROLE_Q] = {D_Q, D_EMBD, N_ALWAYS},
-    [ROLE_K] = {D_KV, D_EMBD, N_ALWAYS},
-    [ROLE_V] = {D_KV, D_EMBD, N_ALWAYS},
+    [ROLE_Q] = {D_Q, D_EMBD, N_Q},
+    [ROLE_K] = {D_KV, D_EMBD, N_KV},
+    [ROLE_V] = {D_KV, D_EMBD, N_KV},
     [ROLE_Q_BIAS] = {D_ONE, D_Q, N_BIAS},
     [ROLE_K_BIAS] = {D_ONE, D_KV, N_BIAS},
     [ROLE_V_BIAS] = {D_ONE, D_KV, N_BIAS},
     [ROLE_Q_NORM] = {D_ONE, D_QNORM, N_NORM},
     [ROLE_K_NORM] = {D_ONE, D_KNORM, N_NORM},
-    [ROLE_O] = {D_EMBD, D_Q, N_ALWAYS},
+    [ROLE_Q_A] = {D_Q_LORA, D_EMBD, N_Q_LORA},
+    [ROLE_Q_A_NORM] = {D_ONE, D_Q_LORA, N_Q_LORA},
+    [ROLE_Q_B] = {D_Q, D_Q_LORA, N_Q_LORA},
+    [ROLE_KV_A] = {D_KV_A, D_EMBD, N_LATENT},
+    [ROLE_KV_A_NORM] = {D_ONE, D_KV_LORA, N_LATENT},
+    [ROLE_KV_B] = {D_KV_B, D_KV_LORA, N_LATENT_WHOLE},
+    [ROLE_K_B] = {D_KV_LORA, D_NOPE, N_LATENT_SPLIT},
+    [ROLE_V_B] = {D_V_HEAD, D_KV_LORA, N_LATENT_SPLIT},
+    [ROLE_O] = {D_EMBD, D_O, N_ALWAYS},
     [ROLE_O_BIAS] = {D_ONE, D_EMBD, N_O_BIAS},
     [ROLE_SINKS] = {D_ONE, D_HEADS, N_SINKS},
     [ROLE_FFN_NORM] = {D_ONE, D_EMBD, N_ALWAYS},
@@ -70,6 +92,7 @@ static const struct {
     [ROLE_DOWN] = {D_EMBD, D_FF, N_FFN},
     [ROLE_ROUTER] = {D_EXPERTS, D_EMBD, N_MOE},
     [ROLE_ROUTER_BIAS] = {D_ONE, D_EXPERTS, N_MOE_BIAS},
+    [ROLE_CHOICE_BIAS] = {D_ONE, D_EXPERTS, N_CHOICE_BIAS},
     [ROLE_SH_ROUTER] = {D_ONE, D_EMBD, N_SH_GATE},
     [ROLE_SH_GATE] = {D_FF_SHARED, D_EMBD, N_SHARED},
     [ROLE_SH_UP] = {D_FF_SHARED, D_EMBD, N_SHARED},
@@ -95,6 +118,12 @@ static const struct {
     {FAMILY_GPT_OSS, ROLE_FFN_NORM, "post_attention_norm.weight", NULL},
     {FAMILY_GPT_OSS, ROLE_ROUTER, NULL, "mlp.router.weight"},
     {FAMILY_GPT_OSS, ROLE_ROUTER_BIAS, NULL, "mlp.router.bias"},
+#define X(family)                                                                        \
+    {family, ROLE_SH_GATE, NULL, "mlp.shared_experts.gate_proj.weight"},                 \
+        {family, ROLE_SH_UP, NULL, "mlp.shared_experts.up_proj.weight"},                 \
+        {family, ROLE_SH_DOWN, NULL, "mlp.shared_experts.down_proj.weight"},
+    X(FAMILY_DEEPSEEK_V2) X(FAMILY_DEEPSEEK_V3) X(FAMILY_KIMI_K2)
+#undef X
 };
 
 static const struct {
@@ -110,6 +139,9 @@ static const struct {
     [FAMILY_QWEN3_MOE] = {"qwen3_moe", false, true},
     [FAMILY_OLMOE] = {"olmoe", false, true},
     [FAMILY_GPT_OSS] = {"gpt_oss", true, false},
+    [FAMILY_DEEPSEEK_V2] = {"deepseek_v2", false, false},
+    [FAMILY_DEEPSEEK_V3] = {"deepseek_v3", false, false},
+    [FAMILY_KIMI_K2] = {"kimi_k2", false, false},
 };
 
 bool model_family_has_bias(enum model_family f) { return families[f].qkv_bias; }
@@ -165,7 +197,21 @@ static int dim_of(const struct model_info *i, enum dim d)
     case D_EMBD:
         return i->n_embd;
     case D_Q:
-        return i->n_head * i->head_dim;
+        return model_q_dim(i);
+    case D_O:
+        return model_o_dim(i);
+    case D_Q_LORA:
+        return i->mla.q_lora;
+    case D_KV_LORA:
+        return i->mla.kv_lora;
+    case D_KV_A:
+        return i->mla.kv_lora + i->mla.rope;
+    case D_KV_B:
+        return i->n_head * (i->mla.nope + i->mla.v);
+    case D_NOPE:
+        return i->mla.nope;
+    case D_V_HEAD:
+        return i->mla.v;
     case D_KV:
         return i->n_kv_head * i->head_dim;
     case D_QNORM:
@@ -196,6 +242,11 @@ int model_role_rows(const struct model_info *i, enum model_role role)
     return dim_of(i, shapes[role].rows);
 }
 
+int model_role_planes(const struct model_info *i, enum model_role role)
+{
+    return role == ROLE_K_B || role == ROLE_V_B ? i->n_head : 1;
+}
+
 int model_role_cols(const struct model_info *i, enum model_role role)
 {
     return dim_of(i, shapes[role].cols);
@@ -205,9 +256,23 @@ bool model_role_is_vector(enum model_role role) { return shapes[role].rows == D_
 
 bool model_role_needed(const struct model_info *i, enum model_role role, int layer)
 {
-    bool moe = model_moe_layer(i, layer);
+    bool moe = model_moe_layer(i, layer), latent = i->mla.kv_lora > 0;
 
     switch (shapes[role].need) {
+    case N_Q:
+        return !i->mla.q_lora;
+    case N_KV:
+        return !latent;
+    case N_Q_LORA:
+        return latent && i->mla.q_lora;
+    case N_LATENT:
+        return latent;
+    case N_LATENT_WHOLE:
+        return latent && !i->mla.split;
+    case N_LATENT_SPLIT:
+        return latent && i->mla.split;
+    case N_CHOICE_BIAS:
+        return moe && i->moe.choice_bias;
     case N_HEAD:
         return !i->tied_head;
     case N_FREQS:

@@ -28,6 +28,8 @@ bool model_role_per_layer(enum model_role role);
 bool model_role_needed(const struct model_info *i, enum model_role role, int layer);
 bool model_role_is_vector(enum model_role role);
 int model_role_rows(const struct model_info *i, enum model_role role);
+/* Matrices of that shape which one tensor has (GGUF: heads), else 1. */
+int model_role_planes(const struct model_info *i, enum model_role role);
 int model_role_cols(const struct model_info *i, enum model_role role);
 
 /* What a family always has, others have when the file does. */

@@ -39,10 +39,49 @@ const char *model_families(void)
     return &list[2];
 }
 
+bool modelinfo_has_mla(enum model_family f)
+{
+    return f == FAMILY_DEEPSEEK_V2 || f == FAMILY_DEEPSEEK_V3 || f == FAMILY_KIMI_K2;
+}
+
+int modelinfo_set_mla(struct model_info *i, struct err *e)
+{
+    struct model_mla *m = &i->mla;
+
+    if (m->kv_lora < 2 || m->kv_lora > 1024 || m->rope < 2 || m->rope > 1024 ||
+        m->nope < 1 || m->nope > 1024 || m->v < 1 || m->v > 1024 || m->q_lora < 0 ||
+        m->q_lora > 65536)
+        return err_set(
+            e, ERR_CORRUPT,
+            "latent attention of q_lora_rank %d, kv_lora_rank %d, heads of %d + "
+            "%d and values of %d; served are ranks and heads up to 1024",
+            m->q_lora, m->kv_lora, m->nope, m->rope, m->v);
+    m->scale = 1;
+    i->n_kv_head = 1;
+    i->head_dim = m->kv_lora + m->rope;
+    i->rope_dim = m->rope;
+    return 0;
+}
+
+/* Families that are known and whose time has not come. */
+static const struct {
+    const char *name, *why;
+} later[] = {
+    {"kimi_k3", "Kimi K3 (KDA layers and latent experts) is not served yet"},
+    {"kimi_linear", "Kimi Linear (KDA layers) is not served yet"},
+    {"deepseek_v32", "DeepSeek-V3.2 (sparse attention) is not served yet"},
+    {"deepseek_v4", "DeepSeek-V4 (compressed attention and hyper-connections) is not "
+                    "served yet"},
+};
+
 int modelinfo_refuse_family(const char *path, const char *name, size_t n, struct err *e)
 {
     struct blame_name b;
 
+    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++)
+        if (strlen(later[i].name) == n && !memcmp(later[i].name, name, n))
+            return blame(e, ERR_UNSUPPORTED, path, "%s; supported: %s", later[i].why,
+                         model_families());
     return blame(e, ERR_UNSUPPORTED, path,
                  "models of family '%s' are not supported; supported: %s",
                  blame_name(&b, name, n), model_families());
@@ -109,6 +148,19 @@ int modelinfo_check(const struct model_info *i, const char *path, struct err *e)
                      "4096, 64 a token, widths up to %d",
                      i->moe.n_expert, i->moe.top_k, i->moe.n_ff, i->moe.n_ff_shared,
                      1 << 20);
+    if (i->moe.n_dense < 0 || i->moe.n_dense > i->n_layer ||
+        (i->moe.n_group > 1 &&
+         (i->moe.n_expert % i->moe.n_group || i->moe.top_group < 1 ||
+          i->moe.top_group > i->moe.n_group ||
+          i->moe.top_k > i->moe.n_expert / i->moe.n_group * i->moe.top_group)))
+        return blame(e, ERR_CORRUPT, path,
+                     "%d experts in %d groups, %d a token of %d groups, after %d dense "
+                     "layers of %d, do not fit together",
+                     i->moe.n_expert, i->moe.n_group, i->moe.top_k, i->moe.top_group,
+                     i->moe.n_dense, i->n_layer);
+    if (!(i->moe.scale >= 0 && i->moe.scale <= 1e6f))
+        return blame(e, ERR_CORRUPT, path, "the experts' scale is %g; right is 0 to 1e6",
+                     (double)i->moe.scale);
     if (!(i->moe.limit >= 0 && i->moe.limit <= 1e6f))
         return blame(e, ERR_CORRUPT, path, "swiglu_limit is %g; right is 0 to 1e6",
                      (double)i->moe.limit);

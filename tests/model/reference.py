@@ -1,5 +1,6 @@
 """Logits of decoders in float64, from the published definitions of Llama, Mistral, Qwen2,
-Qwen3, Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE and gpt-oss: nothing of the product's code is used. Weights by Hugging Face name, rotary
+Qwen3, Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, gpt-oss,
+DeepSeek-V2, -V3 and Kimi K2: nothing of the product's code is used. Weights by Hugging Face name, rotary
 pairs (j, j + d/2).
 
     cfg, weights = read_gguf(path)            (dequantised)
@@ -22,6 +23,9 @@ class Config:
         self.yarn = None  # factor, beta_fast, beta_slow, original context, truncate
         self.rope_scale = 1.0  # of cos and sin
         self.sliding_window, self.window_every = 0, 1
+        self.mla = None  # kv_lora, nope, rope, v
+        self.softmax_scale = 1.0
+        self.sigmoid, self.n_group, self.top_group, self.scale = False, 1, 1, 1.0
         self.chosen, self.limit = False, 0.0  # gpt-oss: softmax over the chosen; its unit
         self.top_k, self.normalise = 0, False  # of experts
         self.__dict__.update(kw)
@@ -29,7 +33,7 @@ class Config:
 
 def inv_freq(cfg):
     """Rotation per position of each pair, with the model's scaling."""
-    d = cfg.head_dim
+    d = cfg.mla[2] if cfg.mla else cfg.head_dim
     inv = cfg.rope_theta ** (-np.arange(0, d, 2, dtype=np.float64) / d)
     if cfg.rope == "linear":
         return inv / cfg.rope_factor
@@ -99,7 +103,49 @@ class Reference:
         a, b = x[..., :half], x[..., half:]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
+    def rotate_pairs(self, x, pos):
+        """Pairs (2j, 2j + 1), as DeepSeek has them."""
+        angle = pos[:, None] * self.inv[None, :]
+        cos, sin = (self.cfg.rope_scale * f(angle)[:, None, :] for f in (np.cos, np.sin))
+        a, b = x[..., ::2], x[..., 1::2]
+        out = np.empty_like(x)
+        out[..., ::2], out[..., 1::2] = a * cos - b * sin, b * cos + a * sin
+        return out
+
+    def latent_attention(self, x, i, pos):
+        """Not absorbed: K and V of every head are made from the latents."""
+        c, p = self.cfg, f"model.layers.{i}.self_attn."
+        kv_lora, nope, rope, v_dim = c.mla
+        n = len(x)
+        if p + "q_a_proj.weight" in self.w:
+            q = rms_norm(self.linear(x, p + "q_a_proj"), self.w[p + "q_a_layernorm.weight"],
+                         c.norm_eps)
+            q = self.linear(q, p + "q_b_proj")
+        else:
+            q = self.linear(x, p + "q_proj")
+        q = q.reshape(n, c.n_head, nope + rope)
+        q_rot = self.rotate_pairs(q[..., nope:], pos)
+        kv = self.linear(x, p + "kv_a_proj_with_mqa")
+        k_rot = self.rotate_pairs(kv[:, None, kv_lora:], pos)[:, 0]
+        latent = rms_norm(kv[:, :kv_lora], self.w[p + "kv_a_layernorm.weight"], c.norm_eps)
+        both = self.linear(latent, p + "kv_b_proj").reshape(n, c.n_head, nope + v_dim)
+        new = both[..., :nope], both[..., nope:], k_rot
+        if len(self.kv[i]) == 3:
+            new = tuple(np.concatenate([a, b]) for a, b in zip(self.kv[i], new))
+        self.kv[i] = k, v, k_rot = new
+        mask = np.arange(len(k))[None, :] > pos[:, None]
+        out = np.empty((n, c.n_head, v_dim))
+        for h in range(c.n_head):
+            s = (q[:, h, :nope] @ k[:, h].T + q_rot[:, h] @ k_rot.T) * c.softmax_scale
+            s /= np.sqrt(nope + rope)
+            s[mask] = -np.inf
+            s = np.exp(s - s.max(axis=-1, keepdims=True))
+            out[:, h] = s / s.sum(axis=-1, keepdims=True) @ v[:, h]
+        return self.linear(out.reshape(n, -1), p + "o_proj")
+
     def attention(self, x, i, pos):
+        if self.cfg.mla:
+            return self.latent_attention(x, i, pos)
         c, p = self.cfg, f"model.layers.{i}.self_attn."
         n = len(x)
         q = self.linear(x, p + "q_proj").reshape(n, c.n_head, c.head_dim)
@@ -143,10 +189,55 @@ class Reference:
         return self.linear(silu(self.linear(x, p + "gate_proj")) * self.linear(x, p + "up_proj"),
                            p + "down_proj")
 
+    def gap(self, a, b):
+        """How far logits would have to move for b to reach a, at least."""
+        if self.cfg.sigmoid:
+            return 4 * (a - b)  # a sigmoid's slope is at most 1/4
+        return np.log(a) - np.log(b) if b > 0 else np.inf
+
+    def groups(self, by):
+        """Scores to choose by, 0 outside the best groups; and by how much these won."""
+        c = self.cfg
+        if c.n_group == 1:
+            return by, np.inf
+        g = by.reshape(c.n_group, -1)
+        best = np.sort(g, axis=1)[:, -2:].sum(axis=1) if c.sigmoid else g.max(axis=1)
+        order = np.argsort(-best, kind="stable")
+        kept = np.isin(np.arange(c.n_group), order[:c.top_group])
+        gap = self.gap(best[order[c.top_group - 1]], best[order[c.top_group]])
+        return np.where(kept[:, None], g, 0).reshape(-1), gap
+
+    def deepseek_ffn(self, h, p):
+        c = self.cfg
+        logits = self.linear(h, p + "gate")
+        if c.sigmoid:
+            score = 1 / (1 + np.exp(-logits))
+            by = score + self.w[p + "gate.e_score_correction_bias"]
+        else:
+            score = np.exp(logits - logits.max(axis=1, keepdims=True))
+            score /= score.sum(axis=1, keepdims=True)
+            by = score
+        out = self.glu(h, p + "shared_experts.")
+        for r in range(len(h)):
+            masked, gap = self.groups(by[r])
+            order = np.argsort(-masked, kind="stable")
+            chosen = order[:c.top_k]
+            gap = min(gap, self.gap(masked[chosen[-1]], masked[order[c.top_k]]))
+            at = self.n - len(h) + r
+            self.margin[at] = min(self.margin[at], gap)
+            weight = score[r, chosen]
+            if c.normalise:
+                weight = weight / weight.sum()
+            for x, w in zip(chosen, weight):
+                out[r] += c.scale * w * self.glu(h[r:r + 1], f"{p}experts.{x}.")[0]
+        return out
+
     def ffn(self, h, p):
         c = self.cfg
         if p + "gate.weight" not in self.w:
             return self.glu(h, p)
+        if c.mla:
+            return self.deepseek_ffn(h, p)
         logits = self.linear(h, p + "gate")
         prob = np.exp(logits - logits.max(axis=1, keepdims=True))
         prob /= prob.sum(axis=1, keepdims=True)
@@ -194,7 +285,10 @@ class Reference:
 
 # Experts a token and whether their weights are normalised, as tiny_models.py writes them.
 MOE = {"mixtral": (2, True), "qwen2_moe": (3, False), "qwen3_moe": (2, True), "olmoe": (3, False),
-       "gpt_oss": (3, False)}
+       "gpt_oss": (3, False), "deepseek_v2": (3, False), "deepseek_v3": (2, True),
+       "kimi_k2": (2, True)}
+# Groups of experts, how many count, their scale.
+GROUPS = {"deepseek_v2": (4, 2, 2.0), "deepseek_v3": (2, 1, 2.5), "kimi_k2": (1, 1, 1.5)}
 
 
 def read_npz(path):
@@ -208,6 +302,12 @@ def read_npz(path):
     if s["rope"] == "yarn":
         cfg.yarn = 8.0, 8.0, 1.0, 64, s["family"] != "gpt_oss"
         cfg.rope_scale = 0.1 * np.log(8.0) + 1
+    if s["family"] in GROUPS:
+        cfg.mla = 64, 32, 16, 32
+        cfg.n_group, cfg.top_group, cfg.scale = GROUPS[s["family"]]
+        cfg.sigmoid = s["family"] != "deepseek_v2"
+        cfg.rope_scale = 1.0  # mscale and mscale_all_dim are equal
+        cfg.softmax_scale = (0.1 * 0.8 * np.log(8.0) + 1) ** 2
     if s["family"] == "gpt_oss":
         cfg.chosen, cfg.limit, cfg.window_every = True, 7.0, 2
     if s["family"] in MOE:

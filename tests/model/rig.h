@@ -183,7 +183,8 @@ static inline uint16_t *rig_kv_of(const struct rig *r, const int32_t *blocks, in
                                   size_t *ret_n)
 {
     const struct kv_layout *l = forward_kv_layout(r->f);
-    int per_pos = l->n_layer * 2 * l->n_kv_head * l->head_dim;
+    int kinds = l->v_dim ? 1 : 2; /* K, and V where it is stored */
+    int per_pos = l->n_layer * kinds * l->n_kv_head * l->head_dim;
 
     *ret_n = (size_t)n * (size_t)per_pos;
     if (!r->kv)
@@ -192,8 +193,8 @@ static inline uint16_t *rig_kv_of(const struct rig *r, const int32_t *blocks, in
     for (int p = 0; p < n; p++)
         for (int j = 0; j < per_pos; j++) {
             int d = j % l->head_dim, h = j / l->head_dim % l->n_kv_head;
-            int v = j / l->head_dim / l->n_kv_head % 2;
-            int layer = j / l->head_dim / l->n_kv_head / 2, tok = p % KV_BLOCK_TOK;
+            int v = j / l->head_dim / l->n_kv_head % kinds;
+            int layer = j / l->head_dim / l->n_kv_head / kinds, tok = p % KV_BLOCK_TOK;
             size_t i = v ? kv_v_index(l->type, kv_pad_dim(l->head_dim), tok, d)
                          : kv_k_index(l->type, tok, d);
             memcpy(to++,

@@ -273,9 +273,9 @@ static void all_scenes(const char *model, int n_vocab, int n_prompt)
 static void test_tiny(void **state)
 {
     (void)state;
-    static const char *const families[] = {"llama", "qwen3"};
+    static const char *const families[] = {"llama", "qwen3", "gpt_oss", "deepseek_v3"};
 
-    for (size_t f = 0; f < 2; f++) {
+    for (size_t f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
         char dir[256];
         snprintf(dir, sizeof(dir), "%s", tiny_model(families[f], test_seed()));
         all_scenes(dir, TINY_VOCAB, MAX_PROMPT);

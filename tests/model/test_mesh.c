@@ -157,6 +157,15 @@ static void test_gpt_oss(void **state)
     compare("gpt_oss", "cpu", 33, some, sizeof(some) / sizeof(some[0]));
 }
 
+static void test_deepseek(void **state)
+{
+    static const char *const some[] = {
+        "tp2", "tp4", "tp4 ep4", "tp2 sp", "pp2", "tp2 pp2 ep2 sp", "tp4 ep4 sp"};
+
+    (void)state;
+    compare("deepseek_v3", "cpu", 33, some, sizeof(some) / sizeof(some[0]));
+}
+
 static void test_one_row_experts(void **state)
 {
     static const char *const some[] = {"tp4 ep4", "tp4 ep4 sp"};
@@ -359,8 +368,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_qwen3_moe), cmocka_unit_test(test_qwen2_moe),
     cmocka_unit_test(test_mixtral),   cmocka_unit_test(test_one_row_experts),
     cmocka_unit_test(test_context),   cmocka_unit_test(test_gpt_oss),
-    cmocka_unit_test(test_one_row),   cmocka_unit_test(test_far),
-    cmocka_unit_test(test_refused),   cmocka_unit_test(test_bytes),
-    cmocka_unit_test(test_memory),    cmocka_unit_test(test_ways),
+    cmocka_unit_test(test_deepseek),  cmocka_unit_test(test_one_row),
+    cmocka_unit_test(test_far),       cmocka_unit_test(test_refused),
+    cmocka_unit_test(test_bytes),     cmocka_unit_test(test_memory),
+    cmocka_unit_test(test_ways),
 };
 TEST_MAIN("mesh", tests)

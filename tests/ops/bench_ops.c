@@ -120,7 +120,7 @@ static void attn_setup_open(struct bench *b, const struct attn_case *c,
     int qc = c->n_head * c->dim, *row = calloc((size_t)c->items + 1, 4);
     int *pos = calloc((size_t)c->items, 4), *table = calloc((size_t)(c->items * mb), 4);
     float *q = malloc(sizeof(float) * (size_t)(qc * n_rows));
-    struct kv_layout l = {c->layers, c->n_kv_head, c->dim, 16, b->type, 0, 0, 0};
+    struct kv_layout l = {c->layers, c->n_kv_head, c->dim, 16, b->type, 0, 0, 0, 0};
     uint64_t st = 1;
 
     rig_must(kv_arena_new(b->r.b, &l, mb * c->items, &s->kv, &b->r.e), &b->r.e);

@@ -160,7 +160,7 @@ static inline void feed_norm(const struct feed *f, float *w, int which)
 static inline void feed_open(struct feed *f, struct rig *r, struct shape sh,
                              uint64_t seed, int n_seq, const int *len)
 {
-    struct kv_layout l = {2, sh.n_kv_head, sh.dim, KV_BLOCK_TOK, sh.type, 0, 0, 0};
+    struct kv_layout l = {2, sh.n_kv_head, sh.dim, KV_BLOCK_TOK, sh.type, 0, 0, 0, 0};
     float w[512];
     int longest = 0;
 

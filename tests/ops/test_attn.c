@@ -232,8 +232,8 @@ static void test_attn_invariance(void **state)
 /* Fill the arena with NaN through its exported descriptor. */
 static void poison(const struct feed *f)
 {
-    struct kv_layout l = {2, f->sh.n_kv_head, f->sh.dim, KV_BLOCK_TOK, f->sh.type, 0, 0,
-                          0};
+    struct kv_layout l = {
+        2, f->sh.n_kv_head, f->sh.dim, KV_BLOCK_TOK, f->sh.type, 0, 0, 0, 0};
     uint16_t nan_bits = f->sh.type == DT_BF16 ? 0x7fc0 : 0x7e00;
     struct err e;
     char *page;

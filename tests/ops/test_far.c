@@ -99,7 +99,7 @@ static bool touch_dies(const volatile char *mem)
 
 static void test_host_touch(void **state)
 {
-    struct kv_layout l = {1, 1, 64, KV_BLOCK_TOK, DT_BF16, 0, 0, 0};
+    struct kv_layout l = {1, 1, 64, KV_BLOCK_TOK, DT_BF16, 0, 0, 0, 0};
     static const float one[4] = {1, 2, 3, 4};
     struct kv_arena *kv;
     struct dbuf *d;

@@ -16,7 +16,7 @@ static void test_rope_far_position(void **state)
     (void)state;
     for (int i = 0; i < n_isas(); i++) {
         struct rig r;
-        struct kv_layout l = {1, 1, 64, KV_BLOCK_TOK, DT_BF16, 0, 0, 0};
+        struct kv_layout l = {1, 1, 64, KV_BLOCK_TOK, DT_BF16, 0, 0, 0, 0};
         struct kv_arena *kv;
         struct weight *freq;
         float w[32], q[64], out[64], k[64] = {0};
@@ -289,7 +289,7 @@ static void test_launch_faults(void **state)
 static void test_open_faults(void **state)
 {
     struct backend_cfg cfg = {.name = "tpu", .n_threads = 1, .caps = {1, 1, 1, 1, 1, 1}};
-    struct kv_layout l = {1, 1, 64, 16, DT_Q8_0, 0, 0, 0};
+    struct kv_layout l = {1, 1, 64, 16, DT_Q8_0, 0, 0, 0, 0};
     struct backend *b = NULL;
     struct err e;
 
@@ -315,7 +315,7 @@ static void test_span_faults(void **state)
     static const int row[2] = {0, 1};
     int pos[1] = {0}, table[1] = {7};
     static float q[64];
-    struct kv_layout l = {1, 1, 64, 16, DT_BF16, 0, 0, 0};
+    struct kv_layout l = {1, 1, 64, 16, DT_BF16, 0, 0, 0, 0};
     struct kv_arena *kv;
     struct rig r;
 

@@ -38,12 +38,23 @@ FAMILIES = {
     "qwen3_moe": dict(arch="qwen3moe", cls="Qwen3MoeForCausalLM", permuted=False, head_dim=32),
     "olmoe": dict(arch="olmoe", cls="OlmoeForCausalLM", permuted=False, head_dim=None),
     "gpt_oss": dict(arch="gpt-oss", cls="GptOssForCausalLM", permuted=False, head_dim=32),
+    "deepseek_v2": dict(arch="deepseek2", cls="DeepseekV2ForCausalLM", permuted=False,
+                        head_dim=None),
+    "deepseek_v3": dict(arch="deepseek2", cls="DeepseekV3ForCausalLM", permuted=False,
+                        head_dim=None),
+    "kimi_k2": dict(arch="deepseek2", cls="KimiK2ForCausalLM", permuted=False, head_dim=None),
 }
 # Mixtures of experts: (number, chosen, width, width of the shared one), are weights normalised
 MOE = {"mixtral": (4, 2, 96, 0, True), "qwen2_moe": (6, 3, 48, 64, False),
        "qwen3_moe": (8, 2, 48, 0, True), "olmoe": (8, 3, 96, 0, False),
-       "gpt_oss": (8, 3, 96, 0, False)}
-BF16_SEED = {"gpt_oss": 5}
+       "gpt_oss": (8, 3, 96, 0, False), "deepseek_v2": (8, 3, 48, 96, False),
+       "deepseek_v3": (8, 2, 48, 48, True), "kimi_k2": (8, 2, 48, 48, True)}
+# Latent attention: q_lora, kv_lora, nope, rope, v; groups of experts and how many count,
+# the experts' scale, the first layers without experts.
+MLA = {"deepseek_v2": ((0, 64, 32, 16, 32), (4, 2, 2.0, 1)),
+       "deepseek_v3": ((96, 64, 32, 16, 32), (2, 1, 2.5, 1)),
+       "kimi_k2": ((96, 64, 32, 16, 32), (1, 1, 1.5, 1))}
+BF16_SEED = {"gpt_oss": 5, "deepseek_v2": 5, "deepseek_v3": 8, "kimi_k2": 2}
 # What a folder of Mixtral calls the parts, from the names of the other families.
 MIXTRAL_NAMES = {"mlp.gate.": "block_sparse_moe.gate.", "mlp.experts.": "block_sparse_moe.experts.",
                  ".gate_proj.": ".w1.", ".up_proj.": ".w3.", ".down_proj.": ".w2."}
@@ -54,6 +65,7 @@ HF_TYPES = ["F32", "F16", "BF16", "MXFP4"]
 FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
+MSCALE = 0.8  # of deepseek's yarn, for all dimensions
 YARN = dict(factor=8.0, beta_fast=8.0, beta_slow=1.0, original_max_position_embeddings=64)
 
 
@@ -64,7 +76,7 @@ class Spec:
     tied: bool = False
     rope: str = "none"  # none | linear | llama3 | yarn
     seed: int = 1
-    n_layer: int = 2
+    n_layer: int = 0  # 0: 2, or 3 for families with dense layers first
     n_embd: int = 0  # 0: 64, or 256 for the K types
     n_head: int = 4
     n_kv_head: int = 2
@@ -81,6 +93,7 @@ class Spec:
     # What differs between writers of config.json; both must load.
     rope_key: str = "rope_type"  # rope_type | type | rope_parameters
     prefix: str = "model."
+    split_kv_b: bool = False  # latent attention in GGUF: kv_b as its two parts
     extra: bool = False  # tensors and keys that a loader must pass over
 
     def __post_init__(self):
@@ -94,12 +107,20 @@ class Spec:
         self.head_dim = (self.head_dim or FAMILIES[self.family]["head_dim"]
                          or self.n_embd // self.n_head)
         self.qkv_bias = self.qkv_bias or self.family in ("qwen2", "qwen2_moe", "gpt_oss")
+        self.n_layer = self.n_layer or (3 if self.mla else 2)
+        if self.mla:
+            self.rope = "yarn"
+            self.n_kv_head = self.n_head
         if self.family == "gpt_oss":
             self.rope, self.sliding_window = "yarn", self.sliding_window or 16
 
     @property
     def qk_norm(self):
         return self.family in ("qwen3", "qwen3_moe", "olmoe")
+
+    @property
+    def mla(self):
+        return MLA.get(self.family)
 
     @property
     def moe(self):
@@ -125,7 +146,19 @@ def draw(spec):
     for i in range(spec.n_layer):
         p = f"model.layers.{i}."
         w[p + "input_layernorm.weight"] = vec(d, 1.0)
-        for x, n in (("q", q_dim), ("k", kv_dim), ("v", kv_dim)):
+        if spec.mla:
+            q_lora, kv_lora, nope, rope, v = spec.mla[0]
+            q, q_dim = spec.n_head * (nope + rope), spec.n_head * v
+            if q_lora:
+                w[p + "self_attn.q_a_proj.weight"] = mat(q_lora, d)
+                w[p + "self_attn.q_a_layernorm.weight"] = vec(q_lora, 1.0)
+                w[p + "self_attn.q_b_proj.weight"] = mat(q, q_lora)
+            else:
+                w[p + "self_attn.q_proj.weight"] = mat(q, d)
+            w[p + "self_attn.kv_a_proj_with_mqa.weight"] = mat(kv_lora + rope, d)
+            w[p + "self_attn.kv_a_layernorm.weight"] = vec(kv_lora, 1.0)
+            w[p + "self_attn.kv_b_proj.weight"] = mat(spec.n_head * (nope + v), kv_lora)
+        for x, n in (("q", q_dim), ("k", kv_dim), ("v", kv_dim)) if not spec.mla else ():
             w[p + f"self_attn.{x}_proj.weight"] = mat(n, d, 1.5 if spec.rope != "yarn" else 1.0)
             if spec.qkv_bias:
                 w[p + f"self_attn.{x}_proj.bias"] = vec(n, 0.0, 0.3)
@@ -137,11 +170,13 @@ def draw(spec):
             w[p + "self_attn.o_proj.bias"] = vec(d, 0.0, 0.3)
             w[p + "self_attn.sinks"] = vec(spec.n_head, 0.5, 1.5)
         w[p + "post_attention_layernorm.weight"] = vec(d, 1.0)
-        if spec.moe:
+        if spec.moe and not (spec.mla and i < spec.mla[1][3]):
             n, _, ff, shared, _ = spec.moe
             w[p + "mlp.gate.weight"] = mat(n, d, 4.0)  # a decided router
             if spec.family == "gpt_oss":
                 w[p + "mlp.gate.bias"] = vec(n, 0.0, 1.0)
+            if spec.family in ("deepseek_v3", "kimi_k2"):
+                w[p + "mlp.gate.e_score_correction_bias"] = vec(n, 0.3, 0.2)
             for x in range(n):
                 # gpt-oss: some values beyond the limit of 7
                 for part, rows, cols in (("gate", ff, d), ("up", ff, d), ("down", d, ff)):
@@ -150,10 +185,12 @@ def draw(spec):
                     if spec.family == "gpt_oss":
                         w[p + f"mlp.experts.{x}.{part}_proj.bias"] = vec(rows, 0.0, 0.5)
             if shared:
-                w[p + "mlp.shared_expert_gate.weight"] = mat(1, d)
-                w[p + "mlp.shared_expert.gate_proj.weight"] = mat(shared, d)
-                w[p + "mlp.shared_expert.up_proj.weight"] = mat(shared, d)
-                w[p + "mlp.shared_expert.down_proj.weight"] = mat(d, shared)
+                name = p + ("mlp.shared_experts." if spec.mla else "mlp.shared_expert.")
+                if not spec.mla:
+                    w[p + "mlp.shared_expert_gate.weight"] = mat(1, d)
+                w[name + "gate_proj.weight"] = mat(shared, d)
+                w[name + "up_proj.weight"] = mat(shared, d)
+                w[name + "down_proj.weight"] = mat(d, shared)
             continue
         w[p + "mlp.gate_proj.weight"] = mat(spec.n_ff, d)
         w[p + "mlp.up_proj.weight"] = mat(spec.n_ff, d)
@@ -250,7 +287,10 @@ def gguf_name(name, arch):
              "v_proj": "attn_v", "o_proj": "attn_output", "q_norm": "attn_q_norm",
              "k_norm": "attn_k_norm", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
              "down_proj": "ffn_down", "lm_head": "output", "gate": "ffn_gate_inp",
-             "shared_expert_gate": "ffn_gate_inp_shexp"}
+             "shared_expert_gate": "ffn_gate_inp_shexp", "q_a_proj": "attn_q_a",
+             "q_a_layernorm": "attn_q_a_norm", "q_b_proj": "attn_q_b",
+             "kv_a_proj_with_mqa": "attn_kv_a_mqa", "kv_a_layernorm": "attn_kv_a_norm",
+             "kv_b_proj": "attn_kv_b", "k_b_proj": "attn_k_b", "v_b_proj": "attn_v_b"}
     parts = name.split(".")
     block = f"blk.{parts[2]}." if parts[1] == "layers" else ""
     if parts[-1] == "sinks":
@@ -259,7 +299,9 @@ def gguf_name(name, arch):
         return f"{block}post_attention_norm.weight"
     if "experts" in parts:
         return f"{block}{table[parts[-2]]}_exps.{parts[-1]}"
-    if "shared_expert" in parts:
+    if parts[-1] == "e_score_correction_bias":
+        return f"{block}exp_probs_b.bias"
+    if "shared_expert" in parts or "shared_experts" in parts:
         return f"{block}{table[parts[-2]]}_shexp.weight"
     return f"{block}{table[parts[-2]]}.{parts[-1]}"
 
@@ -269,6 +311,29 @@ def interleave(spec, n_head):
     half = spec.head_dim // 2
     order = np.arange(spec.head_dim).reshape(2, half).T.reshape(-1)
     return (np.arange(n_head)[:, None] * spec.head_dim + order).reshape(-1)
+
+
+def split_kv_b(spec, parts):
+    """kv_b as files of latent attention have it: K's part turned, a plane a head."""
+    _, kv_lora, nope, _, v = spec.mla[0]
+    out = []
+    for name, w in parts:
+        if name.endswith("kv_b_proj.weight"):
+            w = w.reshape(spec.n_head, nope + v, kv_lora)
+            out.append((name.replace("kv_b_proj", "k_b_proj"),
+                        np.ascontiguousarray(w[:, :nope].swapaxes(1, 2))))
+            out.append((name.replace("kv_b_proj", "v_b_proj"), np.ascontiguousarray(w[:, nope:])))
+        else:
+            out.append((name, w))
+    return out
+
+
+def join_kv_b(spec, weights):
+    for name in [n for n in weights if n.endswith(".k_b_proj.weight")]:
+        k = weights.pop(name).swapaxes(1, 2)
+        v = weights.pop(name.replace(".k_b", ".v_b"))
+        weights[name.replace(".k_b", ".kv_b")] = np.concatenate([k, v], axis=1).reshape(
+            -1, k.shape[2])
 
 
 def write_gguf(spec, path):
@@ -281,7 +346,7 @@ def write_gguf(spec, path):
     out.add_embedding_length(spec.n_embd)
     out.add_feed_forward_length(spec.n_ff)
     out.add_head_count(spec.n_head)
-    out.add_head_count_kv(spec.n_kv_head)
+    out.add_head_count_kv(1 if spec.split_kv_b else spec.n_kv_head)
     out.add_layer_norm_rms_eps(spec.norm_eps)
     out.add_rope_freq_base(spec.rope_theta)
     out.add_vocab_size(spec.n_vocab)
@@ -291,7 +356,31 @@ def write_gguf(spec, path):
         out.add_rope_scaling_orig_ctx_len(YARN["original_max_position_embeddings"])
         out.add_rope_scaling_yarn_beta_fast(YARN["beta_fast"])
         out.add_rope_scaling_yarn_beta_slow(YARN["beta_slow"])
-    if spec.head_dim * spec.n_head != spec.n_embd:
+    if spec.mla:
+        (q_lora, kv_lora, nope, rope, v), (n_group, top_group, scale, dense) = spec.mla
+        if q_lora:
+            out.add_q_lora_rank(q_lora)
+        out.add_kv_lora_rank(kv_lora)
+        out.add_rope_dimension_count(rope)
+        if spec.split_kv_b:
+            out.add_key_length(kv_lora + rope)
+            out.add_value_length(kv_lora)
+            out.add_key_length_mla(nope + rope)
+            out.add_value_length_mla(v)
+        else:
+            out.add_key_length(nope + rope)
+            out.add_value_length(v)
+        out.add_rope_scaling_yarn_log_mul(0.1 * MSCALE)
+        out.add_leading_dense_block_count(dense)
+        out.add_expert_shared_count(spec.moe[3] // spec.moe[2])
+        out.add_expert_weights_scale(scale)
+        out.add_expert_weights_norm(spec.moe[4])
+        out.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX
+                                   if spec.family == "deepseek_v2"
+                                   else gguf.ExpertGatingFuncType.SIGMOID)
+        out.add_expert_group_count(n_group)
+        out.add_expert_group_used_count(top_group)
+    elif spec.head_dim * spec.n_head != spec.n_embd:
         out.add_key_length(spec.head_dim)
         out.add_value_length(spec.head_dim)
     if fam["permuted"]:
@@ -303,7 +392,7 @@ def write_gguf(spec, path):
         out.add_expert_count(n)
         out.add_expert_used_count(k)
         out.add_expert_feed_forward_length(ff)
-        if shared:
+        if shared and not spec.mla:
             out.add_expert_shared_feed_forward_length(shared)
     if spec.rope == "linear":
         out.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -325,13 +414,16 @@ def write_gguf(spec, path):
         out.add_tensor("rope_freqs.weight", llama3_factors(spec).astype(np.float32))
 
     weights, merged = {}, {}
-    for name, w in draw(spec).items():
+    parts = list(draw(spec).items())
+    if spec.split_kv_b:
+        parts = split_kv_b(spec, parts)
+    for name, w in parts:
         order = None
         if fam["permuted"] and name.split(".")[-2] in ("q_proj", "k_proj"):
             order = interleave(spec, spec.n_head if ".q_proj" in name else spec.n_kv_head)
             w = w[order]
         router = name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
-        kind = spec.type if w.ndim == 2 and not router else "F32"
+        kind = spec.type if w.ndim > 1 and not router else "F32"
         if kind.endswith("_K") and w.shape[-1] % 256:
             kind = FALLBACK[kind]
         if kind == "MXFP4" and ".experts." not in name:
@@ -364,6 +456,7 @@ def write_gguf(spec, path):
             plain[order] = back
             back = plain
         weights[name] = back
+    join_kv_b(spec, weights)
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
@@ -385,7 +478,16 @@ def hf_config(spec):
              torch_dtype={"F32": "float32", "F16": "float16"}.get(spec.type, "bfloat16"))
     if spec.n_kv_head != spec.n_head:
         c["num_key_value_heads"] = spec.n_kv_head
-    if spec.head_dim * spec.n_head != spec.n_embd:
+    if spec.mla:
+        (q_lora, kv_lora, nope, rope, v), (n_group, top_group, scale, dense) = spec.mla
+        c.update(q_lora_rank=q_lora or None, kv_lora_rank=kv_lora, qk_nope_head_dim=nope,
+                 qk_rope_head_dim=rope, v_head_dim=v, n_group=n_group, topk_group=top_group,
+                 n_routed_experts=spec.moe[0], n_shared_experts=spec.moe[3] // spec.moe[2],
+                 first_k_dense_replace=dense, moe_layer_freq=1, routed_scaling_factor=scale,
+                 scoring_func="softmax" if spec.family == "deepseek_v2" else "sigmoid",
+                 topk_method="group_limited_greedy" if spec.family == "deepseek_v2"
+                 else "noaux_tc", num_nextn_predict_layers=0)
+    elif spec.head_dim * spec.n_head != spec.n_embd:
         c["head_dim"] = spec.head_dim
     if spec.family == "llama" and spec.qkv_bias:
         c["attention_bias"] = True
@@ -394,13 +496,14 @@ def hf_config(spec):
     if spec.moe:
         n, k, ff, shared, normalised = spec.moe
         local = spec.family in ("mixtral", "gpt_oss")
-        c["num_local_experts" if local else "num_experts"] = n
+        if not spec.mla:
+            c["num_local_experts" if local else "num_experts"] = n
         c["num_experts_per_tok"] = k
         if spec.family in ("mixtral", "olmoe", "gpt_oss"):
             c["intermediate_size"] = ff
         else:
             c["moe_intermediate_size"] = ff
-        if shared:
+        if shared and not spec.mla:
             c["shared_expert_intermediate_size"] = shared
         if not local:
             c["norm_topk_prob"] = normalised
@@ -423,6 +526,8 @@ def hf_config(spec):
         scaling = {kind_key: "yarn", **YARN}
         if spec.family == "gpt_oss":
             scaling["truncate"] = False
+        if spec.mla:
+            scaling.update(mscale=MSCALE, mscale_all_dim=MSCALE)
     if spec.rope_key == "rope_parameters":
         c["rope_parameters"] = {**(scaling or {"rope_type": "default"}),
                                 "rope_theta": spec.rope_theta}
@@ -573,7 +678,7 @@ def write_all(folder):
     for family in FAMILIES:
         if family in MOE:
             todo[f"{family}-F32"] = Spec(family=family)
-        for kind in ("F32", "Q8_0"):
+        for kind in ("F32", "Q8_0") if family != "kimi_k2" else ():  # the same as v3's
             todo[f"{family}-{kind}.gguf"] = Spec(family=family, type=kind, tied=kind == "Q8_0")
         # a seed whose routers are decided in spite of rounding
         todo[f"{family}-BF16"] = Spec(family=family, type="BF16", shards=2,
@@ -590,6 +695,9 @@ def write_all(folder):
     todo["llama-F32-bare"] = Spec(prefix="", extra=True)
     todo["llama-F32-extra.gguf"] = Spec(extra=True)
     todo["llama-F32-bias"] = Spec(qkv_bias=True)
+    for kind in ("F32", "Q8_0"):
+        todo[f"deepseek_v3-{kind}-split.gguf"] = Spec(family="deepseek_v3", type=kind,
+                                                      split_kv_b=True)
     for name in ("gpt_oss-MXFP4", "gpt_oss-MXFP4.gguf"):
         todo[name] = Spec(family="gpt_oss", type="MXFP4")
     todo["llama-F32-yarn"] = Spec(rope="yarn")

@@ -318,7 +318,10 @@ static void names_families(void **state)
     char config[1024];
 
     (void)state;
-    assert_string_equal(model_families(), "llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, olmoe, gpt_oss");
+    assert_string_equal(
+        model_families(),
+        "llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, olmoe, gpt_oss, "
+        "deepseek_v2, deepseek_v3, kimi_k2");
     write_gguf(NULL, "gemma3", "F16", NULL);
     open_bad(path, path, "family 'gemma3' are not supported");
     open_bad(path, path, served);

@@ -160,7 +160,13 @@ static void checks_config(void **state)
         {"\"rope_theta\":-5", "\"rope_theta", "rope_theta is -5"},
         {"\"hidden_act\":\"gelu\"", NULL, "hidden_act 'gelu' is not supported"},
         {"\"partial_rotary_factor\":0.5", NULL, "partial_rotary_factor 0.5"},
-        {"\"quantization_config\":{\"quant_method\":\"gptq\"}", NULL, "quantised by 'gptq'"},
+        {"\"quantization_config\":{\"quant_method\":\"gptq\"}", NULL,
+         "quantised by 'gptq'"},
+        {"\"model_type\":\"kimi_k3\"", "\"model_type", "Kimi K3 (KDA layers and latent"},
+        {"\"model_type\":\"deepseek_v4\"", "\"model_type", "DeepSeek-V4 (compressed"},
+        {"\"model_type\":\"deepseek_v3\",\"n_routed_experts\":8,\"kv_lora_rank\":4096,"
+         "\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":16",
+         "\"model_type", "kv_lora_rank 4096"},
         {"\"a\":1,\"a\":2", NULL, "not well-formed"},
     };
     struct model_info i;
