@@ -38,6 +38,7 @@ struct kv_table {
 struct kvseq {
     struct list link;
     struct kvcache *kv;
+    int shard;
     bool reuse;
     struct kvhash root;
     int len;
@@ -60,11 +61,13 @@ struct kvcache *kvcache_new(const struct kvcache_cfg *cfg)
     struct kvcache *kv = xcalloc(1, sizeof(*kv));
 
     assert(cfg->block_tok > 0 && cfg->n_groups >= 1 && cfg->n_groups <= MAX_GROUPS);
+    assert(cfg->shards >= 0 && cfg->shards <= KV_MAX_SHARDS);
     kv->cfg = *cfg;
+    kv->cfg.shards = cfg->shards ? cfg->shards : 1;
     kv->match = xcalloc(1, sizeof(*kv->match));
     list_init(&kv->seqs);
     for (int g = 0; g < cfg->n_groups; g++)
-        kvpool_init(&kv->pool[g], cfg->group[g].n_blocks, cfg->block_tok);
+        kvpool_init(&kv->pool[g], cfg->group[g].n_blocks, cfg->block_tok, kv->cfg.shards);
     return kv;
 }
 
@@ -82,9 +85,12 @@ void kvcache_free(struct kvcache *kv)
     free(kv);
 }
 
-static struct kvhash root_hash(const struct kvcache *kv, uint64_t salt)
+/* Chains of different shards have no link in common. */
+static struct kvhash root_hash(const struct kvcache *kv, int shard, uint64_t salt)
 {
-    return kvhash_bytes(kv->cfg.secret, &salt, sizeof(salt));
+    const uint64_t root[2] = {salt, (uint64_t)shard};
+
+    return kvhash_bytes(kv->cfg.secret, root, sizeof(root));
 }
 
 static struct kvhash next_hash(const struct kvcache *kv, struct kvhash before,
@@ -94,13 +100,15 @@ static struct kvhash next_hash(const struct kvcache *kv, struct kvhash before,
                        (size_t)kv->cfg.block_tok * sizeof(*toks));
 }
 
-struct kvseq *kvseq_new(struct kvcache *kv, uint64_t salt, bool reuse)
+struct kvseq *kvseq_new(struct kvcache *kv, int shard, uint64_t salt, bool reuse)
 {
     struct kvseq *s = xcalloc(1, sizeof(*s));
 
+    assert(shard >= 0 && shard < kv->cfg.shards);
+    s->shard = shard;
     s->kv = kv;
     s->reuse = reuse && kv->cfg.reuse;
-    s->root = root_hash(kv, salt);
+    s->root = root_hash(kv, shard, salt);
     list_push(&kv->seqs, &s->link);
     return s;
 }
@@ -220,13 +228,14 @@ static int find_prefix(const struct kvcache *kv, struct kvhash root, const int32
     return k;
 }
 
-int kvcache_peek(const struct kvcache *kv, uint64_t salt, const int32_t *toks, int n)
+int kvcache_peek(const struct kvcache *kv, int shard, uint64_t salt, const int32_t *toks,
+                 int n)
 {
     int bt = kv->cfg.block_tok;
 
     if (!kv->cfg.reuse || n <= bt)
         return 0;
-    return find_prefix(kv, root_hash(kv, salt), toks, (n - 1) / bt) * bt;
+    return find_prefix(kv, root_hash(kv, shard, salt), toks, (n - 1) / bt) * bt;
 }
 
 int kvseq_attach(struct kvseq *s, const int32_t *toks, int n)
@@ -293,7 +302,7 @@ static void unshare(struct kvseq *s, int g, int from, int len, struct kv_copy *c
         int32_t old = t->id[i];
         if (old < 0 || !kvpool_shared(p, old))
             continue;
-        t->id[i] = kvpool_take(p);
+        t->id[i] = kvpool_take(p, s->shard);
         copies[(*n_copies)++] = (struct kv_copy){g, old, t->id[i]};
         kvpool_unref(p, old);
     }
@@ -306,7 +315,7 @@ int kvseq_reserve(struct kvseq *s, int from, int len, struct kv_copy *copies,
     int n_copy = 0;
 
     for (int g = 0; g < kv->cfg.n_groups; g++) {
-        if (need(s, g, from, len) > kv->pool[g].n_free + kv->pool[g].n_lru)
+        if (need(s, g, from, len) > kvpool_available(&kv->pool[g], s->shard))
             return -1;
         n_copy += count_shared(s, g, from, len);
     }
@@ -316,7 +325,7 @@ int kvseq_reserve(struct kvseq *s, int from, int len, struct kv_copy *copies,
         if (n_copy)
             unshare(s, g, from, len, copies, n_copies);
         while (s->table[g].n < blocks_of(kv, len))
-            table_push(&s->table[g], kvpool_take(&kv->pool[g]));
+            table_push(&s->table[g], kvpool_take(&kv->pool[g], s->shard));
     }
     return 0;
 }
@@ -383,27 +392,30 @@ void kvseq_truncate(struct kvseq *s, int len)
 
 int kvseq_len(const struct kvseq *s) { return s->len; }
 
+int kvseq_shard(const struct kvseq *s) { return s->shard; }
+
 const int32_t *kvseq_blocks(const struct kvseq *s, int group, int *ret_n)
 {
     *ret_n = s->table[group].n;
     return s->table[group].id;
 }
 
-int kvcache_available(const struct kvcache *kv)
+int kvcache_available(const struct kvcache *kv, int shard)
 {
-    return kv->pool[0].n_free + kv->pool[0].n_lru;
+    return kvpool_available(&kv->pool[0], shard);
 }
 
 void kvcache_stats(const struct kvcache *kv, struct kvcache_stats *ret)
 {
     const struct kv_pool *p = &kv->pool[0];
 
-    *ret = (struct kvcache_stats){.n_blocks = p->n_blocks,
-                                  .n_free = p->n_free,
-                                  .n_cached = p->n_lru,
-                                  .n_used = p->n_blocks - p->n_free - p->n_lru,
-                                  .query_tok = kv->query_tok,
-                                  .hit_tok = kv->hit_tok};
+    *ret = (struct kvcache_stats){
+        .n_blocks = p->n_blocks, .query_tok = kv->query_tok, .hit_tok = kv->hit_tok};
+    for (int i = 0; i < p->n_shards; i++) {
+        ret->n_free += p->shard[i].n_free;
+        ret->n_cached += p->shard[i].n_lru;
+    }
+    ret->n_used = p->n_blocks - ret->n_free - ret->n_cached;
     for (int g = 0; g < kv->cfg.n_groups; g++)
         ret->evicted += kv->pool[g].evicted;
 }
@@ -420,6 +432,9 @@ static int check_table(const struct kvseq *s, int g, int32_t *refs, struct err *
         if (i < t->first ? t->id[i] != -1 : t->id[i] < 0 || t->id[i] >= n_blocks)
             return err_set(e, ERR_INTERNAL, "entry %d of a block table is %d", i,
                            t->id[i]);
+        if (t->id[i] >= 0 && kvpool_shard(&s->kv->pool[g], t->id[i]) != s->shard)
+            return err_set(e, ERR_INTERNAL, "KV block %d is not of shard %d", t->id[i],
+                           s->shard);
         if (t->id[i] >= 0)
             refs[t->id[i]]++;
     }

@@ -4,7 +4,9 @@
  * by a chain hash (128 bit, keyed with a secret) over opaque token keys and found again
  * by later sequences; on a hit the keys themselves are compared. Blocks nobody uses stay
  * in an LRU until they are needed. Groups (full, window, latent, state) share one
- * sequence length and have their own blocks. Pure; one owner thread (the scheduler's). */
+ * sequence length and have their own blocks. Where several groups of ranks each have KV
+ * of their own, block ids are cut into that many equal shards: a sequence lives in one,
+ * and finds nothing of the others. Pure; one owner thread (the scheduler's). */
 #ifndef SERVE_KVCACHE_H
 #define SERVE_KVCACHE_H
 
@@ -27,6 +29,7 @@ struct kv_group {
 struct kvcache_cfg {
     int block_tok;
     int n_groups; /* 1 or more; group 0 decides admission figures */
+    int shards;   /* 0 = 1; divides the blocks of each group */
     struct kv_group group[4];
     uint8_t secret[16]; /* of the hash chain */
     bool reuse;         /* prefix cache on */
@@ -43,12 +46,15 @@ struct kvcache_stats {
     uint64_t evicted;
 };
 
+enum { KV_MAX_SHARDS = 128 };
+
 struct kvcache *kvcache_new(const struct kvcache_cfg *cfg);
 void kvcache_free(struct kvcache *kv);
 
-/* A sequence without blocks. salt keeps tenants' prefixes apart (0 = shared). Without
- * reuse it neither attaches nor leaves anything to find. */
-struct kvseq *kvseq_new(struct kvcache *kv, uint64_t salt, bool reuse);
+/* A sequence of a shard, without blocks. salt keeps tenants' prefixes apart (0 = shared).
+ * Without reuse it neither attaches nor leaves anything to find. */
+struct kvseq *kvseq_new(struct kvcache *kv, int shard, uint64_t salt, bool reuse);
+int kvseq_shard(const struct kvseq *s);
 /* Returns all its blocks; committed full ones stay findable. */
 void kvseq_free(struct kvseq *s);
 
@@ -56,7 +62,8 @@ void kvseq_free(struct kvseq *s);
  * that one is left to compute. On an empty sequence only. Returns the tokens attached. */
 int kvseq_attach(struct kvseq *s, const int32_t *toks, int n);
 /* The same without attaching: for routing and admission. */
-int kvcache_peek(const struct kvcache *kv, uint64_t salt, const int32_t *toks, int n);
+int kvcache_peek(const struct kvcache *kv, int shard, uint64_t salt, const int32_t *toks,
+                 int n);
 
 /* Make room for positions 0..len-1, writable from position `from`: shared blocks at or
  * after it are copied on write, the pairs are appended to copies[] (*n_copies counts up
@@ -76,7 +83,8 @@ int kvseq_len(const struct kvseq *s);                                      /* co
 const int32_t *kvseq_blocks(const struct kvseq *s, int group, int *ret_n); /* borrowed;
                                                             -1 = fell out of the window */
 
-int kvcache_available(const struct kvcache *kv); /* free + evictable, group 0 */
+int kvcache_available(const struct kvcache *kv,
+                      int shard); /* free + evictable, group 0 */
 void kvcache_stats(const struct kvcache *kv, struct kvcache_stats *ret);
 /* For tests: every block owned once or shared as counted, none lost. Sentence in e. */
 int kvcache_check(const struct kvcache *kv, struct err *e);

@@ -14,30 +14,36 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-void kvpool_init(struct kv_pool *p, int n_blocks, int block_tok)
+void kvpool_init(struct kv_pool *p, int n_blocks, int block_tok, int n_shards)
 {
     size_t n = (size_t)n_blocks;
     uint32_t buckets = 16;
+    int each = n_blocks / n_shards;
 
     while (buckets < n)
         buckets *= 2;
+    assert(each * n_shards == n_blocks);
     *p = (struct kv_pool){.n_blocks = n_blocks,
                           .block_tok = block_tok,
-                          .n_free = n_blocks,
-                          .free_head = n_blocks ? 0 : -1,
-                          .lru_head = -1,
-                          .lru_tail = -1,
+                          .n_shards = n_shards,
                           .mask = buckets - 1};
+    p->shard = xcalloc((size_t)n_shards, sizeof(*p->shard));
+    for (int i = 0; i < n_shards; i++)
+        p->shard[i] = (struct kv_shard){.n_free = each,
+                                        .free_head = each ? i * each : -1,
+                                        .lru_head = -1,
+                                        .lru_tail = -1};
     p->block = xcalloc(n, sizeof(*p->block));
     p->toks = xcalloc(n * (size_t)block_tok, sizeof(*p->toks));
     p->bucket = xmalloc(buckets * sizeof(*p->bucket));
     memset(p->bucket, 0xff, buckets * sizeof(*p->bucket));
     for (int i = 0; i < n_blocks; i++)
-        p->block[i].next = i + 1 < n_blocks ? i + 1 : -1;
+        p->block[i].next = (i + 1) % each ? i + 1 : -1;
 }
 
 void kvpool_done(struct kv_pool *p)
 {
+    free(p->shard);
     free(p->block);
     free(p->toks);
     free(p->bucket);
@@ -46,22 +52,24 @@ void kvpool_done(struct kv_pool *p)
 
 static void lru_unlink(struct kv_pool *p, int32_t id)
 {
+    struct kv_shard *s = &p->shard[kvpool_shard(p, id)];
     struct kv_block *b = &p->block[id];
 
-    *(b->prev < 0 ? &p->lru_head : &p->block[b->prev].next) = b->next;
-    *(b->next < 0 ? &p->lru_tail : &p->block[b->next].prev) = b->prev;
-    p->n_lru--;
+    *(b->prev < 0 ? &s->lru_head : &p->block[b->prev].next) = b->next;
+    *(b->next < 0 ? &s->lru_tail : &p->block[b->next].prev) = b->prev;
+    s->n_lru--;
 }
 
 static void lru_append(struct kv_pool *p, int32_t id)
 {
+    struct kv_shard *s = &p->shard[kvpool_shard(p, id)];
     struct kv_block *b = &p->block[id];
 
     b->next = -1;
-    b->prev = p->lru_tail;
-    *(b->prev < 0 ? &p->lru_head : &p->block[b->prev].next) = id;
-    p->lru_tail = id;
-    p->n_lru++;
+    b->prev = s->lru_tail;
+    *(b->prev < 0 ? &s->lru_head : &p->block[b->prev].next) = id;
+    s->lru_tail = id;
+    s->n_lru++;
 }
 
 static int32_t *bucket_of(const struct kv_pool *p, struct kvhash h)
@@ -80,15 +88,16 @@ static void unindex(struct kv_pool *p, int32_t id)
     p->n_indexed--;
 }
 
-int32_t kvpool_take(struct kv_pool *p)
+int32_t kvpool_take(struct kv_pool *p, int shard)
 {
-    int32_t id = p->free_head;
+    struct kv_shard *s = &p->shard[shard];
+    int32_t id = s->free_head;
 
     if (id >= 0) {
-        p->free_head = p->block[id].next;
-        p->n_free--;
-    } else if (p->lru_head >= 0) {
-        id = p->lru_head;
+        s->free_head = p->block[id].next;
+        s->n_free--;
+    } else if (s->lru_head >= 0) {
+        id = s->lru_head;
         lru_unlink(p, id);
         unindex(p, id);
         p->evicted++;
@@ -107,6 +116,7 @@ void kvpool_ref(struct kv_pool *p, int32_t id)
 
 void kvpool_unref(struct kv_pool *p, int32_t id)
 {
+    struct kv_shard *s = &p->shard[kvpool_shard(p, id)];
     struct kv_block *b = &p->block[id];
 
     assert(b->ref > 0);
@@ -116,9 +126,9 @@ void kvpool_unref(struct kv_pool *p, int32_t id)
         lru_append(p, id);
         return;
     }
-    b->next = p->free_head;
-    p->free_head = id;
-    p->n_free++;
+    b->next = s->free_head;
+    s->free_head = id;
+    s->n_free++;
 }
 
 static bool same_hash(struct kvhash a, struct kvhash b)
@@ -160,17 +170,33 @@ void kvpool_index(struct kv_pool *p, int32_t id, int depth, struct kvhash h,
     p->n_indexed++;
 }
 
-/* Marks what a list holds; -1 when it is broken. */
-static int walk(const struct kv_pool *p, int32_t head, int n, int mark, int32_t *place)
+/* Marks what a list of a shard holds, with mark, mark + step, ..; -1 when it is broken.
+ */
+static int walk(const struct kv_pool *p, int shard, int32_t head, int n, int mark,
+                int step, int32_t *place)
 {
     int32_t id = head;
 
     for (int i = 0; i < n; i++, id = p->block[id].next) {
-        if (id < 0 || id >= p->n_blocks || place[id] || p->block[id].ref)
+        if (id < 0 || id >= p->n_blocks || place[id] || p->block[id].ref ||
+            kvpool_shard(p, id) != shard)
             return -1;
-        place[id] = mark + i;
+        place[id] = mark + i * step;
     }
     return id == -1 ? 0 : -1;
+}
+
+static int check_lists(const struct kv_pool *p, int32_t *place, struct err *e)
+{
+    for (int i = 0; i < p->n_shards; i++) {
+        const struct kv_shard *s = &p->shard[i];
+
+        if (walk(p, i, s->free_head, s->n_free, 1, 0, place) < 0)
+            return err_set(e, ERR_INTERNAL, "the free list of KV blocks is broken");
+        if (walk(p, i, s->lru_head, s->n_lru, 2, 1, place) < 0)
+            return err_set(e, ERR_INTERNAL, "the LRU list of KV blocks is broken");
+    }
+    return 0;
 }
 
 static int check_index(const struct kv_pool *p, struct err *e)
@@ -188,7 +214,7 @@ static int check_index(const struct kv_pool *p, struct err *e)
     return 0;
 }
 
-/* place[]: 0 = held, 1 = free, 2 + i = i-th on the LRU list */
+/* place[]: 0 = held, 1 = free, 2 + i = i-th on its shard's LRU list */
 static int check_block(const struct kv_pool *p, int32_t id, const int32_t *refs,
                        const int32_t *place, struct err *e)
 {
@@ -217,6 +243,9 @@ static int check_chain(const struct kv_pool *p, int32_t id, const int32_t *place
         return 0;
     if (q < 0)
         return err_set(e, ERR_INTERNAL, "KV block %d can be found, its parent not", id);
+    if (kvpool_shard(p, q) != kvpool_shard(p, id))
+        return err_set(e, ERR_INTERNAL, "KV block %d is in another shard than its parent",
+                       id);
     bool held = p->block[q].ref > 0;
     if (held || (b->ref == 0 && place[q] > place[id]))
         return 0;
@@ -228,20 +257,11 @@ int kvpool_check(const struct kv_pool *p, const int32_t *refs, bool chained,
                  struct err *e)
 {
     int32_t *place = xcalloc((size_t)p->n_blocks + 1, sizeof(*place));
-    int32_t id = p->free_head;
-    int rc = 0;
+    int rc = check_lists(p, place, e);
 
-    for (int i = 0; i < p->n_free && !rc; i++, id = p->block[id].next) {
-        if (id < 0 || id >= p->n_blocks || place[id] || p->block[id].ref)
-            rc = err_set(e, ERR_INTERNAL, "the free list of KV blocks is broken");
-        else
-            place[id] = 1;
-    }
-    if (!rc && walk(p, p->lru_head, p->n_lru, 2, place) < 0)
-        rc = err_set(e, ERR_INTERNAL, "the LRU list of KV blocks is broken");
     if (!rc)
         rc = check_index(p, e);
-    for (id = 0; id < p->n_blocks && !rc; id++) {
+    for (int32_t id = 0; id < p->n_blocks && !rc; id++) {
         rc = check_block(p, id, refs, place, e);
         if (!rc && chained && p->block[id].indexed)
             rc = check_chain(p, id, place, e);

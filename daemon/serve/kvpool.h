@@ -1,7 +1,8 @@
 /* daemon/serve/kvpool.h - blocks of one KV group: free, held by sequences, or cached.
  *
  * A block is in exactly one place: on the free list, on the LRU list (findable by its
- * hash, held by nobody) or held (ref >= 1, findable or not). Used by kvcache only. */
+ * hash, held by nobody) or held (ref >= 1, findable or not). The ids are cut into equal
+ * runs, the shards, each with its own two lists. Used by kvcache only. */
 #ifndef SERVE_KVPOOL_H
 #define SERVE_KVPOOL_H
 
@@ -21,11 +22,16 @@ struct kv_block {
     struct kvhash hash, before; /* of the prefix with and without this block */
 };
 
-struct kv_pool {
-    int n_blocks, block_tok;
-    int n_free, n_lru, n_indexed;
+struct kv_shard {
+    int n_free, n_lru;
     int32_t free_head;
     int32_t lru_head, lru_tail; /* head = used longest ago */
+};
+
+struct kv_pool {
+    int n_blocks, block_tok, n_shards;
+    struct kv_shard *shard; /* shard i has the ids from i * n_blocks / n_shards on */
+    int n_indexed;
     uint64_t evicted;
     struct kv_block *block;
     int32_t *toks; /* block_tok per block: the keys, where indexed */
@@ -33,10 +39,21 @@ struct kv_pool {
     uint32_t mask;
 };
 
-void kvpool_init(struct kv_pool *p, int n_blocks, int block_tok);
+/* n_shards divides n_blocks. */
+void kvpool_init(struct kv_pool *p, int n_blocks, int block_tok, int n_shards);
 void kvpool_done(struct kv_pool *p);
-/* A block with ref 1, evicting the oldest cached one if need be; -1 = all are held. */
-int32_t kvpool_take(struct kv_pool *p);
+/* A block of the shard with ref 1, evicting its oldest cached one if need be; -1 = all
+ * are held. */
+int32_t kvpool_take(struct kv_pool *p, int shard);
+/* Free or evictable ones of the shard. */
+static inline int kvpool_available(const struct kv_pool *p, int shard)
+{
+    return p->shard[shard].n_free + p->shard[shard].n_lru;
+}
+static inline int kvpool_shard(const struct kv_pool *p, int32_t id)
+{
+    return id / (p->n_blocks / p->n_shards);
+}
 void kvpool_ref(struct kv_pool *p, int32_t id);
 void kvpool_unref(struct kv_pool *p, int32_t id);
 /* The block of that hash whose predecessor and tokens are these too, or -1. */

@@ -42,7 +42,8 @@ static int min_int(int a, int b) { return a < b ? a : b; }
 struct sched *sched_new(const struct sched_cfg *cfg)
 {
     struct sched *s = xcalloc(1, sizeof(*s));
-    int64_t pool = (int64_t)cfg->kv.group[0].n_blocks * cfg->kv.block_tok;
+    int shards = cfg->kv.shards ? cfg->kv.shards : 1;
+    int64_t pool = (int64_t)cfg->kv.group[0].n_blocks / shards * cfg->kv.block_tok;
 
     /* a step carries one block table per item */
     assert(cfg->kv.n_groups == 1 && cfg->kv.group[0].kind == KV_FULL);
@@ -50,6 +51,7 @@ struct sched *sched_new(const struct sched_cfg *cfg)
     assert(cfg->max_ctx > 0 && cfg->depth > 0 && pool > 0);
     s->cfg = *cfg;
     sched_step_caps(cfg, &s->caps);
+    s->shards = shards;
     s->ctx = pool < cfg->max_ctx ? (int)pool : cfg->max_ctx;
     /* each running sequence can have at least one token and one output in every step */
     s->max_run = min_int(cfg->max_seqs, min_int(cfg->step_tok, cfg->max_outs));

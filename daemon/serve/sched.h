@@ -9,7 +9,9 @@
  * prefill chunks (several prompts may share it; short ones are not starved by a long
  * one). `colocated`: whole prompts, prefill steps before decode, bounded in a row. Oldest
  * request first; the rule and its bounds stand in sched_form.c. Out of KV the youngest
- * running one is preempted and recomputed later with its seniority kept. A prompt that
+ * running one is preempted and recomputed later with its seniority kept. Where the KV has
+ * shards a prompt goes to the one with the fewest tokens running, less what is cached of
+ * it there, and stays; what is preempted for it is of its shard. A prompt that
  * cannot get KV does not block smaller ones behind it for longer than the aging bound. */
 #ifndef SERVE_SCHED_H
 #define SERVE_SCHED_H

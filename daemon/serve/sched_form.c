@@ -3,7 +3,8 @@
  * Decoding. A sequence whose next token is known, or is being computed by a step in
  * flight (then a step_ref stands for it), gets one token; after a step that accepted
  * several, those are fed together. Out of blocks, the youngest running sequence is
- * preempted until the older one fits, so the oldest always gets on.
+ * preempted until the older one fits, so the oldest always gets on. (Youngest, oldest: of
+ * one KV shard.)
  *
  * Prefill, policy `chunked`: what decoding leaves of the budget, P tokens. Let O be the
  * oldest prompt being prefilled (or, if there is none, the oldest waiting one).
@@ -81,14 +82,36 @@ static bool must_score(const struct sched_seq *q)
 
 /* ---- decoding ---- */
 
-/* Free blocks for q by preempting younger ones. False: it has to wait. */
+static bool any_of_shard(const struct list *head, int shard, bool evicted)
+{
+    list_for(it, head)
+    {
+        const struct sched_seq *q = list_entry(it, struct sched_seq, link);
+        if (q->evict >= evicted && kvseq_shard(q->kv) == shard)
+            return true;
+    }
+    return false;
+}
+
+static struct sched_seq *youngest_of_shard(const struct sched *s, int shard)
+{
+    struct list *it = s->running.prev;
+
+    while (kvseq_shard(list_entry(it, struct sched_seq, link)->kv) != shard)
+        it = it->prev;
+    return list_entry(it, struct sched_seq, link);
+}
+
+/* Free blocks for q, which runs, by preempting younger ones. False: it has to wait. */
 static bool make_room(struct form *f, struct sched_seq *q)
 {
     struct sched *s = f->s;
+    int shard = kvseq_shard(q->kv);
 
-    if (s->n_zombie || s->n_evict)
+    if ((s->n_zombie && any_of_shard(&s->zombies, shard, false)) ||
+        (s->n_evict && any_of_shard(&s->running, shard, true)))
         return false; /* their blocks come back with the next result */
-    struct sched_seq *victim = list_entry(s->running.prev, struct sched_seq, link);
+    struct sched_seq *victim = youngest_of_shard(s, shard);
     f->preempted = true;
     if (victim->n_flight) {
         victim->evict = true;

@@ -94,6 +94,7 @@ struct sched {
     struct step_caps caps;
     int ctx;     /* positions that one sequence can ever have */
     int max_run; /* sequences running */
+    int shards;  /* of the KV, 1 or more */
     struct kvcache *kv;
     struct idmap by_id, groups;
     struct list waiting; /* oldest first */

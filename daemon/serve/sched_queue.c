@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -160,25 +161,68 @@ static int attachable(const struct sched_seq *q)
     return q->n_toks;
 }
 
-/* Its blocks, or NULL. The prefix search costs a hash per block, so it is made only when
- * it can help and once per state of the pool. */
+/* What runs in each shard. */
+struct shard_load {
+    int running;
+    int64_t tokens;
+};
+
+static void load_of(const struct sched *s, struct shard_load *ret)
+{
+    memset(ret, 0, (size_t)s->shards * sizeof(*ret));
+    list_for(it, &s->running)
+    {
+        const struct sched_seq *q = list_entry(it, struct sched_seq, link);
+        struct shard_load *l = &ret[kvseq_shard(q->kv)];
+
+        l->running++;
+        l->tokens += q->n_toks;
+    }
+}
+
+/* The shard that has room for it and where the tokens that run, less what is cached of
+ * it there, are fewest; -1: none. The prefix search costs a hash per block, so it is made
+ * only when it can help: to choose, or, once per state of the pool, to find room. */
+static int choose_shard(const struct sched *s, struct sched_seq *q,
+                        const struct shard_load *load)
+{
+    int need = blocks_of(s, q->n_toks), n = attachable(q), best = -1;
+    bool tried = q->tried == s->pool_state;
+    int64_t least = 0;
+
+    for (int i = 0; i < s->shards; i++) {
+        int room = kvcache_available(s->kv, i) - load[i].running, cached = 0;
+
+        if (need > room && (tried || q->p.no_cache))
+            continue;
+        if (need > room)
+            q->tried = s->pool_state;
+        if ((need > room || s->shards > 1) && !q->p.no_cache)
+            cached = kvcache_peek(s->kv, i, q->p.salt, q->toks, n);
+        if (need - cached / s->cfg.kv.block_tok > room)
+            continue;
+        if (best < 0 || load[i].tokens - cached < least) {
+            best = i;
+            least = load[i].tokens - cached;
+        }
+    }
+    return best;
+}
+
+/* Its blocks, or NULL. */
 static struct kvseq *take_blocks(struct sched *s, struct sched_seq *q, int *ret_cached)
 {
-    int spare = s->n_running, avail = kvcache_available(s->kv);
-    int need = blocks_of(s, q->n_toks), n = attachable(q);
+    struct shard_load load[KV_MAX_SHARDS];
 
-    if (need + spare > avail) {
-        if (q->tried == s->pool_state || q->p.no_cache)
-            return NULL;
-        q->tried = s->pool_state;
-        need -= kvcache_peek(s->kv, q->p.salt, q->toks, n) / s->cfg.kv.block_tok;
-        if (need + spare > avail)
-            return NULL;
-    }
-    struct kvseq *kv = kvseq_new(s->kv, q->p.salt, !q->p.no_cache);
-    int cached = kvseq_attach(kv, q->toks, n), copies = 0;
+    load_of(s, load);
+    int shard = choose_shard(s, q, load);
+    if (shard < 0)
+        return NULL;
+    struct kvseq *kv = kvseq_new(s->kv, shard, q->p.salt, !q->p.no_cache);
+    int cached = kvseq_attach(kv, q->toks, attachable(q)), copies = 0;
     /* attached blocks that nobody held are not available any more */
-    if (kvseq_need(kv, cached, q->n_toks) + spare > kvcache_available(s->kv) ||
+    if (kvseq_need(kv, cached, q->n_toks) + load[shard].running >
+            kvcache_available(s->kv, shard) ||
         kvseq_reserve(kv, cached, q->n_toks, NULL, &copies, 0) < 0) {
         kvseq_free(kv);
         return NULL;

@@ -27,7 +27,7 @@ static void check(const struct kvcache *kv)
         fail_msg("%s", e.msg);
 }
 
-static int available(const struct kvcache *kv) { return kvcache_available(kv); }
+static int available(const struct kvcache *kv) { return kvcache_available(kv, 0); }
 
 static void iota(int32_t *t, int n, int base)
 {
@@ -38,7 +38,7 @@ static void iota(int32_t *t, int n, int base)
 /* A sequence with n committed tokens base, base + 1, .. */
 static struct kvseq *filled(struct kvcache *kv, int n, int base)
 {
-    struct kvseq *s = kvseq_new(kv, 0, true);
+    struct kvseq *s = kvseq_new(kv, 0, 0, true);
     int32_t t[256];
     int copies = 0;
 
@@ -79,12 +79,12 @@ static void test_attach_whole_blocks(void **st)
     iota(t, 32, 100);
     kvseq_free(filled(kv, 10, 100));
     check(kv);
-    assert_int_equal(kvcache_peek(kv, 0, t, 32), 8);
-    assert_int_equal(kvcache_peek(kv, 0, t, 9), 8);
-    assert_int_equal(kvcache_peek(kv, 0, t, 8), 4);  /* one token is left to compute */
-    assert_int_equal(kvcache_peek(kv, 1, t, 32), 0); /* another tenant */
+    assert_int_equal(kvcache_peek(kv, 0, 0, t, 32), 8);
+    assert_int_equal(kvcache_peek(kv, 0, 0, t, 9), 8);
+    assert_int_equal(kvcache_peek(kv, 0, 0, t, 8), 4);  /* one token is left to compute */
+    assert_int_equal(kvcache_peek(kv, 0, 1, t, 32), 0); /* another tenant */
     t[5] = 1;
-    assert_int_equal(kvcache_peek(kv, 0, t, 32), 4);
+    assert_int_equal(kvcache_peek(kv, 0, 0, t, 32), 4);
     kvcache_free(kv);
 }
 
@@ -115,7 +115,7 @@ static void test_without_reuse(void **st)
 {
     (void)st;
     struct kvcache *kv = cache(16);
-    struct kvseq *a = filled(kv, 12, 0), *s = kvseq_new(kv, 0, false);
+    struct kvseq *a = filled(kv, 12, 0), *s = kvseq_new(kv, 0, 0, false);
     int32_t t[12];
     int n = 0;
 
@@ -155,7 +155,7 @@ static void test_copy_on_write(void **st)
     check(kv);
     assert_int_equal(kvseq_len(b), 9);
     int32_t want[12] = {0, 1, 2, 3, 4, 5, 70, 71, 72};
-    assert_int_equal(kvcache_peek(kv, 0, want, 9), 8);
+    assert_int_equal(kvcache_peek(kv, 0, 0, want, 9), 8);
     kvseq_free(a);
     kvseq_free(b);
     check(kv);
@@ -179,7 +179,7 @@ static void test_write_into_findable(void **st)
     assert_int_equal(n, 1);
     kvseq_commit(a, x, 2);
     check(kv);
-    assert_int_equal(kvcache_peek(kv, 0, t, 9), 8);
+    assert_int_equal(kvcache_peek(kv, 0, 0, t, 9), 8);
     kvseq_free(a);
     kvcache_free(kv);
 }
@@ -216,11 +216,11 @@ static void test_evict_from_tail(void **st)
     iota(b, 17, 500);
     kvseq_free(filled(kv, 16, 0));
     kvseq_free(filled(kv, 16, 500));
-    assert_int_equal(kvcache_peek(kv, 0, a, 17), 16);
+    assert_int_equal(kvcache_peek(kv, 0, 0, a, 17), 16);
     struct kvseq *c = filled(kv, 8, 900); /* takes the two last blocks of a */
     check(kv);
-    assert_int_equal(kvcache_peek(kv, 0, a, 17), 8);
-    assert_int_equal(kvcache_peek(kv, 0, b, 17), 16);
+    assert_int_equal(kvcache_peek(kv, 0, 0, a, 17), 8);
+    assert_int_equal(kvcache_peek(kv, 0, 0, b, 17), 16);
     kvseq_free(c);
     struct kvcache_stats v;
     kvcache_stats(kv, &v);
@@ -235,8 +235,8 @@ static void test_tokens_are_compared(void **st)
     struct kvhash h = {{1, 2}}, before = {{3, 4}}, other = {{5, 6}};
     int32_t t[BT] = {1, 2, 3, 4}, u[BT] = {1, 2, 3, 5};
 
-    kvpool_init(&p, 4, BT);
-    int32_t id = kvpool_take(&p), id2 = kvpool_take(&p);
+    kvpool_init(&p, 4, BT, 1);
+    int32_t id = kvpool_take(&p, 0), id2 = kvpool_take(&p, 0);
     kvpool_index(&p, id, 0, h, before, t);
     assert_int_equal(kvpool_find(&p, h, before, t), id);
     assert_int_equal(kvpool_find(&p, h, before, u), -1);
@@ -267,11 +267,11 @@ static void test_window_group(void **st)
     assert_true(b[3] >= 0 && b[4] >= 0);
     kvseq_free(a);
     check(kv);
-    assert_int_equal(kvcache_peek(kv, 0, t, 21), 20);
+    assert_int_equal(kvcache_peek(kv, 0, 0, t, 21), 20);
 
     /* use up the window group's cached blocks: the prefix gets shorter, not wrong */
     struct kvseq *x = filled(kv, 24, 1000);
-    struct kvseq *s = kvseq_new(kv, 0, true);
+    struct kvseq *s = kvseq_new(kv, 0, 0, true);
     int got = kvseq_attach(s, t, 21);
     b = kvseq_blocks(s, 1, &n);
     for (int i = 0; i < n; i++)
@@ -295,13 +295,13 @@ static void test_window_hole(void **st)
 
     iota(t, 60, 0);
     kvseq_free(filled(kv, 20, 0));
-    struct kvseq *touch = kvseq_new(kv, 0, true);
+    struct kvseq *touch = kvseq_new(kv, 0, 0, true);
     assert_int_equal(kvseq_attach(touch, t, 9), 8);
     kvseq_free(touch); /* so that block 1 is the one used last */
     kvseq_free(filled(kv, 20, 700));
-    int got = kvcache_peek(kv, 0, t, 21);
+    int got = kvcache_peek(kv, 0, 0, t, 21);
     assert_int_equal(got, 8);
-    struct kvseq *s = kvseq_new(kv, 0, true);
+    struct kvseq *s = kvseq_new(kv, 0, 0, true);
     assert_int_equal(kvseq_attach(s, t, 21), got);
     check(kv);
     kvseq_free(s);
@@ -376,7 +376,7 @@ static void fuzz_start(struct kvcache *kv, struct slot_seq *q, uint64_t *rng)
 
     for (int i = 0; i < n; i++)
         q->toks[i] = (int32_t)(test_rand(rng) % 16 == 0);
-    q->s = kvseq_new(kv, test_rand(rng) % 2, test_rand(rng) % 8 != 0);
+    q->s = kvseq_new(kv, 0, test_rand(rng) % 2, test_rand(rng) % 8 != 0);
     q->len = kvseq_attach(q->s, q->toks, n);
 }
 
@@ -400,6 +400,60 @@ static void fuzz_op(struct kvcache *kv, struct slot_seq *q, uint64_t *rng)
         fuzz_extend(kv, q, rng);
     }
     fuzz_verify(q);
+}
+
+/* Each shard has its own blocks and finds its own prefixes only. */
+static void test_shards(void **st)
+{
+    (void)st;
+    struct kvcache_cfg c = {.block_tok = BT, .n_groups = 1, .shards = 3, .reuse = true};
+    struct kvcache_stats v;
+    struct kvseq *s[3];
+    int32_t t[32];
+    int n, copies = 0;
+
+    c.group[0] = (struct kv_group){KV_FULL, 24, 0};
+    struct kvcache *kv = kvcache_new(&c);
+    iota(t, 32, 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(kvcache_available(kv, i), 8);
+        s[i] = kvseq_new(kv, i, 0, true);
+        assert_int_equal(kvseq_shard(s[i]), i);
+        assert_int_equal(kvseq_attach(s[i], t, 16),
+                         0); /* the same tokens as the others */
+        assert_int_equal(kvseq_reserve(s[i], 0, 16, NULL, &copies, 0), 0);
+        kvseq_commit(s[i], t, 16);
+        const int32_t *b = kvseq_blocks(s[i], 0, &n);
+        assert_int_equal(n, 4);
+        for (int k = 0; k < n; k++)
+            assert_int_equal(b[k] / 8, i);
+        check(kv);
+    }
+    /* one shard is full: the others have room that is not its */
+    assert_int_equal(kvseq_reserve(s[1], 16, 32, NULL, &copies, 0), 0);
+    assert_int_equal(kvcache_available(kv, 1), 0);
+    assert_int_equal(kvcache_available(kv, 2), 4);
+    assert_int_equal(kvseq_reserve(s[1], 32, 33, NULL, &copies, 0), -1);
+    kvcache_stats(kv, &v);
+    assert_int_equal(v.n_used, 16);
+    assert_int_equal(v.n_free, 8);
+    kvseq_free(s[0]);
+    assert_int_equal(kvcache_peek(kv, 0, 0, t, 32), 16);
+    assert_int_equal(kvcache_available(kv, 0), 8);
+    kvseq_free(s[2]);
+    /* what is evicted is of the shard that needs it */
+    s[0] = kvseq_new(kv, 0, 0, true);
+    iota(t, 32, 1000);
+    assert_int_equal(kvseq_attach(s[0], t, 32), 0);
+    assert_int_equal(kvseq_reserve(s[0], 0, 32, NULL, &copies, 0), 0);
+    iota(t, 32, 0);
+    assert_int_equal(kvcache_peek(kv, 0, 0, t, 32), 0);
+    assert_int_equal(kvcache_peek(kv, 2, 0, t, 32), 16);
+    check(kv);
+    kvseq_free(s[0]);
+    kvseq_free(s[1]);
+    check(kv);
+    kvcache_free(kv);
 }
 
 static void random_ops(struct kvcache *kv)
@@ -460,6 +514,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_tokens_are_compared),
         cmocka_unit_test(test_window_group),
         cmocka_unit_test(test_window_hole),
+        cmocka_unit_test(test_shards),
         cmocka_unit_test(test_random_ops),
         cmocka_unit_test(test_random_windows),
     };

@@ -190,9 +190,13 @@ static void check_step(struct sim *w, const struct step *st)
         outs += it->n_tok - it->out_from;
         w->decisions = sim_mix(w->decisions, it->seq);
         w->decisions = sim_mix(w->decisions, (uint64_t)it->first_pos << 32 | it->n_tok);
-        for (int b = 0; b < it->n_block; b++)
-            w->decisions =
-                sim_mix(w->decisions, (uint64_t)step_blocks(st)[it->block_off + b]);
+        const int32_t *block = step_blocks(st) + it->block_off;
+        int each =
+            w->cfg.kv.group[0].n_blocks / (w->cfg.kv.shards ? w->cfg.kv.shards : 1);
+        for (int b = 0; b < it->n_block; b++) {
+            w->decisions = sim_mix(w->decisions, (uint64_t)block[b]);
+            assert_int_equal(block[b] / each, block[0] / each); /* of one shard */
+        }
     }
     assert_true(outs <= w->cfg.max_outs);
 }
@@ -323,7 +327,7 @@ static int sim_requests(void)
     return n ? atoi(n) : 10000;
 }
 
-static struct sched_cfg vary(uint64_t *rng)
+static struct sched_cfg vary(uint64_t *rng, int shards)
 {
     static const int budget[] = {8, 16, 64, 256}, seqs[] = {3, 8, 32};
     int bt = test_rand(rng) % 2 ? 4 : 16, more = (int)(test_rand(rng) % 400);
@@ -339,18 +343,19 @@ static struct sched_cfg vary(uint64_t *rng)
     c.max_waiting = test_rand(rng) % 3 ? 120 : 8;
     c.prefill_run = 1 + (int)(test_rand(rng) % 4);
     c.kv.reuse = test_rand(rng) % 5 != 0;
+    c.kv.shards = shards;
+    c.kv.group[0].n_blocks *= shards;
     return c;
 }
 
-static void test_worlds(void **state)
+static void worlds(int shards)
 {
-    (void)state;
-    uint64_t rng = test_seed() * 1000 + 1;
+    uint64_t rng = test_seed() * 1000 + (uint64_t)shards;
     struct sched_stats sum = {0}, v;
     int n_each = 400, refused = 0;
 
     for (int done = 0; done < sim_requests(); done += n_each) {
-        struct sched_cfg c = vary(&rng);
+        struct sched_cfg c = vary(&rng, shards);
         uint64_t seed = test_rand(&rng);
         int odd = test_rand(&rng) % 2 ? 20 : 0;
         uint64_t errors = test_rand(&rng) % 4 ? 0 : 60;
@@ -373,10 +378,23 @@ static void test_worlds(void **state)
                 sum.cached_tok > 0 && sum.kv.evicted > 0);
 }
 
+static void test_worlds(void **state)
+{
+    (void)state;
+    worlds(1);
+}
+
+static void test_shards(void **state)
+{
+    (void)state;
+    worlds(2);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_worlds),
+        cmocka_unit_test(test_shards),
     };
     return test_main(argc, argv, "sched_sim", tests, sizeof(tests) / sizeof(tests[0]));
 }
