@@ -163,6 +163,11 @@ bench: all $(MODEL_DEMO) $(B)/limits $(BENCHES)
 	$(Q)python3 tests/bench/bench.py --out $(B)/bench.json
 bench-peer: all $(MODEL_DEMO) $(B)/limits $(BENCHES) $(VENV)/peer.ok
 	$(Q)$(VENV)/bin/python tests/bench/bench.py --peer --out $(B)/bench-peer.json
+MODEL_SHAPE := var/models/bench-moe.Q4_1.gguf
+$(MODEL_SHAPE): tests/bench/moe_shape.py | $(VENV)/test.ok
+	$(Q)mkdir -p $(@D) && $(VENV)/bin/python $< $(SHARED) $@
+bench-parallel: $(O)/tests/bench/bench_parallel $(MODEL_SHAPE)
+	$(Q)$< $(MODEL_SHAPE) $(B)/bench-parallel.json
 bench-plan: $(O)/tests/bench/bench_plan
 	$(Q)$< $(B)/bench-plan.json
 $(VENV)/peer.ok: | $(VENV)/bin/python
@@ -216,11 +221,12 @@ help:
 	@echo 'make check-san  the same under sanitizers      check-long: long fuzz and simulation'
 	@echo 'make crash-test kills the daemon 200 times and looks whether anything is lost'
 	@echo 'make bench      speed table and build/bench.json      bench-peer: beside llama.cpp'
+	@echo 'make bench-parallel   bytes, overlap, bubble and speed over 1 to 8 ranks'
 	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  clean'
 	@echo 'make install    DESTDIR= PREFIX=/usr/local      deb: build/llmrack_$(VERSION)_*.deb'
 
 .PHONY: all man deb run demo check crash-test check-san san-run san-run-thread check-long fuzz fuzz-build bench \
-	bench-peer bench-plan format format-check layers lint install clean help
+	bench-peer bench-parallel bench-plan format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)

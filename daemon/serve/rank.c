@@ -31,6 +31,7 @@ static struct forward_part part_of(const struct rank *r)
 
     return (struct forward_part){
         .chunks = r->cfg.forward.part.chunks,
+        .micro = r->cfg.forward.part.micro,
         .tp = m->size[MESH_TP],
         .tp_at = at->at[MESH_TP],
         .pp = m->size[MESH_PP],

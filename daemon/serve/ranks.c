@@ -399,6 +399,27 @@ static int check_layout(const struct layout *l, const struct model_info *i, stru
     return forward_part_check(i, &p, e);
 }
 
+/* Links between the ranks, from a rack or as given; and with them hosts. */
+static int emulate_links(struct ranks *r, struct err *e)
+{
+    const struct rank_links *l = r->cfg.links;
+    const char *rack = r->cfg.emulate;
+
+    if (!l && (!rack || !rack[0]))
+        return 0;
+    if (!l && rank_links_named(rack, r->mesh.n, &r->links, e) < 0)
+        return -1;
+    if (l) {
+        size_t n = (size_t)r->mesh.n * (size_t)r->mesh.n * sizeof(*l->path);
+        assert(l->n == r->mesh.n);
+        r->links = *l;
+        r->links.path = xmalloc(n);
+        memcpy(r->links.path, l->path, n);
+    }
+    mesh_place(&r->mesh, r->links.host);
+    return 0;
+}
+
 static int make_mesh(struct ranks *r, const struct model_info *i, struct err *e)
 {
     struct layout l = r->cfg.layout;
@@ -407,11 +428,8 @@ static int make_mesh(struct ranks *r, const struct model_info *i, struct err *e)
         return -1;
     if (check_layout(&l, i, e) < 0 || mesh_make(&l, &r->mesh, e) < 0)
         return -1;
-    if (r->mesh.n > 1 && r->cfg.emulate && r->cfg.emulate[0]) {
-        if (rank_links_named(r->cfg.emulate, r->mesh.n, &r->links, e) < 0)
-            return -1;
-        mesh_place(&r->mesh, r->links.host);
-    }
+    if (r->mesh.n > 1 && emulate_links(r, e) < 0)
+        return -1;
     if (r->mesh.n > 1 && comm_fabric_new(r->mesh.groups, r->mesh.n_groups, r->mesh.n, 0,
                                          &r->fabric, e) < 0)
         return -1;

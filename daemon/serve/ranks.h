@@ -20,6 +20,7 @@
 struct err;
 struct executor;
 struct model;
+struct rank_links;
 
 struct ranks_cfg {
     struct backend_cfg backend; /* threads and cpus are shared out over the ranks; caps
@@ -33,6 +34,7 @@ struct ranks_cfg {
     /* A rack whose links are emulated between the ranks, and whose hosts they stand on
      * (topo/rack.h); NULL or "" = none, all on one host */
     const char *emulate;
+    const struct rank_links *links; /* such a table itself (links.h), copied; or NULL */
 };
 
 /* Loads the weights in the rank threads and returns when all are ready; the model may be
