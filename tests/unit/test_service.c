@@ -313,8 +313,10 @@ static int journal_in_child(char *entry, size_t cap)
             "two\nlines");
         char child[64] = "<3>llmrack-engine: no memory";
         log_pass(&(struct log_about){.instance = "main"}, child, strlen(child));
+        log_about(LOG_LV_DEBUG, &(struct log_about){.instance = "main"}, "not kept");
+        log_about(LOG_LV_DEBUG, &(struct log_about){.head = "f00d"}, "a row");
         char buf[2048];
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 3; i++) {
             ssize_t n = recv(journal, buf, sizeof(buf), 0);
             if (n < 0 || write(p[1], buf, (size_t)n) < 0)
                 _exit(101);
@@ -345,7 +347,9 @@ static void journal(void **st)
     assert_string_equal(all, "MESSAGE=two lines\nPRIORITY=4\nSYSLOG_IDENTIFIER=llmrackd\n"
                              "REQUEST_ID=r-1\nINSTANCE=main\nREVISION=7\n"
                              "MESSAGE=llmrack-engine: no memory\nPRIORITY=3\n"
-                             "SYSLOG_IDENTIFIER=llmrackd\nINSTANCE=main\n");
+                             "SYSLOG_IDENTIFIER=llmrackd\nINSTANCE=main\n"
+                             "MESSAGE=a row\nPRIORITY=7\nSYSLOG_IDENTIFIER=llmrackd\n"
+                             "JOURNAL_HEAD=f00d\n");
 }
 
 /* JOURNAL_STREAM is inherited, but our stderr is something else. */
