@@ -29,7 +29,7 @@ PKGS := libmicrohttpd jansson sqlite3 libpcre2-8 libutf8proc libcurl expat \
 	zlib hwloc libnl-3.0 libnl-genl-3.0 libnl-route-3.0 nettle yaml-0.1 libsystemd gnutls
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 CFLAGS := -std=gnu11 -O2 -g -fno-strict-aliasing -D_GNU_SOURCE $(WARN) -I. -I$(O) \
-	-DLLMRACK_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
+	-DLLMRACK_VERSION='"$(VERSION)"' $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -Wno-error)
 LDFLAGS := -pthread $(if $(SAN),-fsanitize=$(SAN))
 LIBS = $(shell pkg-config --libs $(PKGS)) -lreadline -lm
 INCS = $(shell pkg-config --cflags $(PKGS))
