@@ -95,7 +95,7 @@ struct conn {
     struct buf out; /* frames not yet taken by the HTTP thread */
     size_t out_off, out_cap;
     struct metric_page *page; /* of the model that is asked; NULL before it is known */
-    int firsts; /* first tokens in out: time them when they are taken */
+    int firsts;               /* first tokens in out: time them when they are taken */
     struct account account;
     struct conn_owner owner;
 };

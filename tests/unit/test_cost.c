@@ -33,7 +33,8 @@ static void all_reduce(void **st)
     g.n = 1;
     assert_true(cost_all_reduce(&sil.d, &g, 16e6, &a) == 0);
     assert_int_equal(a, ALGO_NONE);
-    g = (struct cost_group){4, 4, 1e9, 0, true, true}; /* measured: 2 (p-1)/p S as it is */
+    g = (struct cost_group){4, 4,    1e9,
+                            0, true, true}; /* measured: 2 (p-1)/p S as it is */
     assert_true(fabs(cost_all_reduce(&sil.d, &g, 1e9, &a) - 2 * sil.d.reduce_us - 1.5e6) <
                 1);
 }
