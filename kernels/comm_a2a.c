@@ -35,6 +35,7 @@ struct a2a {
     const int16_t *via;             /* [from][to]; NULL when flat */
     /* scratch */
     int32_t *counts; /* [from][to] */
+    int32_t *passed; /* [through][to]: rows that change once, by who passes them on */
     int64_t *base;   /* [from]: where its rows begin in y */
     int64_t *relay;  /* [from][to]: where its rows begin in what I pass on */
     const char **pass;
@@ -126,10 +127,47 @@ static int measure(struct comm *c, struct a2a *r, struct err *e)
     return 0;
 }
 
-/* My rows [at, ..) of x into the stage. */
-static int put_first(struct comm *c, const struct a2a *r, int64_t at, struct err *e)
+/* A list of rows by destination, list[d] of each, in pieces. */
+static int64_t n_pieces(const struct a2a *r, int p, const int32_t *list)
 {
-    int64_t n = min_i64(max_i64(r->mine - at, 0), r->step);
+    int64_t n = sum(list, p), room = r->step > p ? r->step - p : r->step;
+
+    return (n + room - 1) / room;
+}
+
+/* Rows of a list for destination d in piece k: from..from+n-1 of them, at row `at` of the
+ * piece. A part of each destination's, in proportion; where a piece has hardly room for a
+ * row of each, the list as it stands. */
+struct slice {
+    int64_t from, n, at;
+};
+
+static struct slice slice_of(const struct a2a *r, int p, const int32_t *list, int d,
+                             int64_t k)
+{
+    int64_t all = n_pieces(r, p, list), first = 0;
+    struct slice s = {0};
+
+    if (k >= all)
+        return s;
+    if (r->step > p) {
+        for (int i = 0; i < d; i++)
+            s.at += list[i] * (k + 1) / all - list[i] * k / all;
+        s.from = list[d] * k / all;
+        s.n = list[d] * (k + 1) / all - s.from;
+        return s;
+    }
+    for (int i = 0; i < d; i++)
+        first += list[i];
+    int64_t lo = max_i64(first, k * r->step);
+    int64_t hi = min_i64(first + list[d], (k + 1) * r->step);
+    return (struct slice){lo - first, max_i64(hi - lo, 0), lo - k * r->step};
+}
+
+/* Piece k of my rows of x into the stage. */
+static int put_first(struct comm *c, const struct a2a *r, int64_t k, struct err *e)
+{
+    int64_t first = 0;
     int32_t *marks;
     char *stage;
 
@@ -137,28 +175,41 @@ static int put_first(struct comm *c, const struct a2a *r, int64_t at, struct err
         return -1;
     memcpy(stage, r->send, (size_t)c->p * sizeof(int32_t));
     marks = piece_marks(stage, c);
-    for (int64_t i = 0; i < n; i++) {
-        marks[2 * i] = r->tag_x ? r->tag_x[at + i] : 0;
-        marks[2 * i + 1] = r->same ? r->same[at + i] : 0;
+    for (int d = 0; d < c->p; first += r->send[d++]) {
+        struct slice s = slice_of(r, c->p, r->send, d, k);
+        int64_t from = first + s.from;
+
+        for (int64_t i = 0; i < s.n; i++) {
+            marks[2 * (s.at + i)] = r->tag_x ? r->tag_x[from + i] : 0;
+            marks[2 * (s.at + i) + 1] = r->same ? r->same[from + i] : 0;
+        }
+        if (s.n)
+            memcpy(stage + r->head + s.at * r->row, r->x + from * r->row,
+                   (size_t)(s.n * r->row));
     }
-    if (n)
-        memcpy(stage + r->head, r->x + at * r->row, (size_t)(n * r->row));
     comm_round_arrive(c);
     return 0;
 }
 
-static int put_second(struct comm *c, const struct a2a *r, int64_t at, struct err *e)
+/* Piece k of what I pass on. */
+static int put_second(struct comm *c, const struct a2a *r, int64_t k, struct err *e)
 {
-    int64_t n = min_i64(max_i64(r->n_pass - at, 0), r->step);
+    const int32_t *list = r->passed + c->me * c->p;
+    int64_t first = 0;
     int32_t *marks;
     char *stage;
 
     if (comm_round_open(c, &stage, e) < 0)
         return -1;
     marks = piece_marks(stage, c);
-    for (int64_t i = 0; i < n; i++) {
-        marks[2 * i] = r->pass_tag[at + i];
-        memcpy(stage + r->head + i * r->row, r->pass[at + i], (size_t)r->row);
+    for (int d = 0; d < c->p; first += list[d++]) {
+        struct slice s = slice_of(r, c->p, list, d, k);
+
+        for (int64_t i = 0; i < s.n; i++) {
+            int64_t from = first + s.from + i;
+            marks[2 * (s.at + i)] = r->pass_tag[from];
+            memcpy(stage + r->head + (s.at + i) * r->row, r->pass[from], (size_t)r->row);
+        }
     }
     comm_round_arrive(c);
     return 0;
@@ -171,13 +222,16 @@ static int lay_out(struct comm *c, struct a2a *r, struct err *e)
 {
     int64_t p = c->p, total = 0, at = 0;
 
-    r->n_pass = 0;
+    memset(r->passed, 0, (size_t)(p * p) * sizeof(int32_t));
     for (int m = 0; r->via && m < p; m++) {
         total += sum(r->counts + m * p, c->p);
-        for (int d = 0; d < p; d++)
-            r->n_pass +=
-                d != c->me && hop(r, c->p, m, d) == c->me ? r->counts[m * p + d] : 0;
+        for (int d = 0; d < p; d++) {
+            int v = hop(r, c->p, m, d);
+            if (v != d)
+                r->passed[v * p + d] += r->counts[m * p + d];
+        }
     }
+    r->n_pass = sum(r->passed + c->me * p, c->p);
     size_t list = (size_t)r->n_pass * sizeof(char *);
     size_t all = list + (size_t)total * sizeof(char *) +
                  (size_t)r->n_pass * (size_t)r->row + (size_t)r->n_pass * 4;
@@ -295,40 +349,37 @@ static int64_t take_marked(struct comm *c, struct a2a *r, const struct span *s, 
     return bytes;
 }
 
-/* Rows that begin at `first` of a list of which a piece holds [at, at + step). */
-static bool cut_span(const struct a2a *r, struct span *s, const char *peer,
-                     const struct comm *c, int64_t first, int64_t n, int64_t at)
+/* Where row `at` of a piece stands. */
+static struct span span_at(const struct a2a *r, const struct comm *c, const char *peer,
+                           int64_t at)
 {
-    int64_t lo = max_i64(first, at), hi = min_i64(first + n, at + r->step);
-
-    if (hi <= lo)
-        return false;
-    s->at = lo - first;
-    s->n = hi - lo;
-    s->rows = peer + r->head + (lo - at) * r->row;
-    s->marks = piece_marks((char *)(uintptr_t)peer, c) + 2 * (lo - at);
-    return true;
+    return (struct span){.rows = peer + r->head + at * r->row,
+                         .marks = piece_marks((char *)(uintptr_t)peer, c) + 2 * at};
 }
 
-/* Does a piece of member m's list have anything for me? It is waited for only then. */
-static int read_first(struct comm *c, struct a2a *r, int m, int64_t at, struct err *e)
+/* What piece k of member m's rows has for me; it is waited for only if it has. */
+static int read_first(struct comm *c, struct a2a *r, int m, int64_t k, struct err *e)
 {
     const struct comm_group *g = &c->g->g;
+    bool same = r->via && r->same && g->host[m] != g->host[c->me];
     const char *peer = NULL;
-    int64_t first = 0, bytes = 0, at_us = 0;
+    int64_t bytes = 0, at_us = 0;
 
-    for (int d = 0; d < c->p; first += r->counts[m * c->p + d++]) {
-        int64_t n = r->counts[m * c->p + d], got;
-        struct span s = {.from = m, .to = d};
-
-        if (hop(r, c->p, m, d) != c->me || first >= at + r->step || first + n <= at)
+    for (int d = 0; d < c->p; d++) {
+        if (hop(r, c->p, m, d) != c->me)
+            continue;
+        struct slice part = slice_of(r, c->p, r->counts + m * c->p, d, k);
+        if (!part.n)
             continue;
         if (!peer && comm_round_peer(c, m, &peer, &at_us, e) < 0)
             return -1;
-        if (!cut_span(r, &s, peer, c, first, n, at))
-            continue;
-        bool same = r->via && r->same && g->host[m] != g->host[c->me];
-        got = d == c->me && !same ? take_mine(r, &s) : take_marked(c, r, &s, same);
+        struct span s = span_at(r, c, peer, part.at);
+        s.from = m;
+        s.to = d;
+        s.at = part.from;
+        s.n = part.n;
+        int64_t got =
+            d == c->me && !same ? take_mine(r, &s) : take_marked(c, r, &s, same);
         if (got < 0)
             return err_set(e, ERR_DEVICE, "rank %d marks a row that it has not",
                            g->ranks[m]);
@@ -338,41 +389,45 @@ static int read_first(struct comm *c, struct a2a *r, int m, int64_t at, struct e
     return 0;
 }
 
-/* Rows that v passes on to me in piece [at, ..) of its list. */
-static int read_second(struct comm *c, struct a2a *r, int v, int64_t at, struct err *e)
+/* What piece k of the rows that v passes on has for me: of one sender after the other. */
+static int read_second(struct comm *c, struct a2a *r, int v, int64_t k, struct err *e)
 {
-    const char *peer = NULL;
-    int64_t first = 0, bytes = 0, at_us = 0;
+    const int32_t *list = r->passed + v * c->p;
+    struct slice part = slice_of(r, c->p, list, c->me, k);
+    int64_t first = 0, bytes = 0, at_us;
+    const char *peer;
 
-    for (int d = 0; d <= c->me; d++)
-        for (int m = 0; m < c->p && d != v; m++) {
-            int64_t n = hop(r, c->p, m, d) == v ? r->counts[m * c->p + d] : 0;
-            struct span s = {.from = m, .to = d};
+    if (!part.n)
+        return 0;
+    if (comm_round_peer(c, v, &peer, &at_us, e) < 0)
+        return -1;
+    for (int m = 0; m < c->p; m++) {
+        bool through = v != c->me && hop(r, c->p, m, c->me) == v;
+        int64_t n = through ? r->counts[m * c->p + c->me] : 0;
+        int64_t lo = max_i64(first, part.from);
+        int64_t hi = min_i64(first + n, part.from + part.n);
 
-            if (d == c->me && n && first < at + r->step && first + n > at) {
-                if (!peer && comm_round_peer(c, v, &peer, &at_us, e) < 0)
-                    return -1;
-                if (cut_span(r, &s, peer, c, first, n, at))
-                    bytes += take_mine(r, &s);
-            }
-            first += n;
+        if (hi > lo) {
+            struct span s = span_at(r, c, peer, part.at + lo - part.from);
+            s.from = m;
+            s.to = c->me;
+            s.at = lo - first;
+            s.n = hi - lo;
+            bytes += take_mine(r, &s);
         }
+        first += n;
+    }
     comm_count_read(c, v, (size_t)bytes, at_us);
     return 0;
 }
 
-/* Most rows in a first list, and in a second. */
-static int64_t longest(const struct comm *c, const struct a2a *r, bool second)
+/* Most pieces of any member. */
+static int64_t longest(const struct comm *c, const struct a2a *r, const int32_t *lists)
 {
     int64_t max = 0;
 
-    for (int v = 0; v < c->p; v++) {
-        int64_t n = second ? 0 : sum(r->counts + v * c->p, c->p);
-        for (int k = 0; second && k < c->p * c->p; k++)
-            if (k % c->p != v && hop(r, c->p, k / c->p, k % c->p) == v)
-                n += r->counts[k];
-        max = max_i64(max, n);
-    }
+    for (int v = 0; v < c->p; v++)
+        max = max_i64(max, n_pieces(r, c->p, lists + v * c->p));
     return max;
 }
 
@@ -382,22 +437,22 @@ static int finish(struct comm *c, struct a2a *r, struct err *e)
 
     if (hear_counts(c, r, e) < 0)
         return -1;
-    max = longest(c, r, false);
-    for (int64_t at = 0; at == 0 || at < max; at += r->step) {
-        if (at && put_first(c, r, at, e) < 0)
+    max = longest(c, r, r->counts);
+    for (int64_t k = 0; k == 0 || k < max; k++) {
+        if (k && put_first(c, r, k, e) < 0)
             return -1;
         for (int m = 0; m < c->p; m++)
-            if (read_first(c, r, m, at, e) < 0)
+            if (read_first(c, r, m, k, e) < 0)
                 return -1;
         if (comm_round_close(c, e) < 0)
             return -1;
     }
-    max = r->via ? longest(c, r, true) : 0;
-    for (int64_t at = 0; at < max; at += r->step) {
-        if (put_second(c, r, at, e) < 0)
+    max = r->via ? longest(c, r, r->passed) : 0;
+    for (int64_t k = 0; k < max; k++) {
+        if (put_second(c, r, k, e) < 0)
             return -1;
         for (int v = 0; v < c->p; v++)
-            if (read_second(c, r, v, at, e) < 0)
+            if (read_second(c, r, v, k, e) < 0)
                 return -1;
         if (comm_round_close(c, e) < 0)
             return -1;
@@ -424,7 +479,8 @@ static int finish_with_scratch(struct comm *c, struct a2a *r, struct err *e)
     size_t p = (size_t)c->p;
     int rc = -1;
 
-    r->counts = malloc(p * p * sizeof(int32_t));
+    r->counts = malloc(2 * p * p * sizeof(int32_t));
+    r->passed = r->counts ? r->counts + p * p : NULL;
     r->relay = malloc((p * p + 2 * p) * sizeof(int64_t));
     if (!r->counts || !r->relay) {
         err_set(e, ERR_NOMEM, "no memory for the counts of %d ranks", c->p);
