@@ -85,13 +85,16 @@ static void count_kv(const struct shapes *s, const struct layout *l,
                      const struct ledger_ask *a, struct ledger *g)
 {
     int first, n = layout_layers(l, s, g->stage, &first);
-    double tokens = ceil_div(a->ctx, l->cp);
+    int u = layout_cp_heads(l);
+    double tokens = ceil_div(a->ctx, l->cp / u);
 
     g->seqs = ceil_div(a->seqs, l->adp);
     for (int i = first; i < first + n; i++) {
         enum attn_kind k = s->layer[i].attn;
         double one = shapes_kv_token(s, i, a->kv, l->tp);
-        double seq = one * (k == ATTN_WINDOW ? fmin(tokens, s->window) : tokens) +
+        bool plain = k == ATTN_FULL || k == ATTN_WINDOW;
+        double apart = plain ? fmax(fmin(u, shapes_kv_heads(s, l->tp)), 1) : 1;
+        double seq = one / apart * (k == ATTN_WINDOW ? fmin(tokens, s->window) : tokens) +
                      shapes_state(s, i, l->tp) + shapes_conv_state(s, i, l->tp);
         g->kv[k] += seq * g->seqs;
         g->kv_seq += seq;
@@ -121,12 +124,36 @@ static double round_up(double bytes, double page)
     return page > 0 ? ceil(bytes / page) * page : bytes;
 }
 
+/* What ranks that share rows hold for a layer's attention (forward_cp.c): rows for the
+ * heads of others and back; parts of all R ranks, q of all, and blocks of KV that come,
+ * in f32 and as KV is. */
+static double cp_buffers(const struct shapes *s, const struct layout *l,
+                         const struct ledger_ask *a, const struct ledger *g, double outs,
+                         int n_layer)
+{
+    int u = layout_cp_heads(l), r = l->cp / u;
+    double q = 1.0 * s->n_head / l->tp * s->head_dim, b = a->budget, f = 0, kv;
+
+    if (l->cp == 1)
+        return 0;
+    kv = fmax(shapes_kv_heads(s, l->tp) / u, 1) * s->head_dim;
+    f = outs * 2 * fmax(s->hidden, q);
+    q /= u;
+    if (u > 1)
+        f += 2 * b * (q + 2 * kv) + 2 * b * q;
+    if (r > 1)
+        f += (r + 1) * b * (q + 2.0 * s->n_head / l->tp / u) + 2 * b * q;
+    return 4 * f +
+           (r > 1 ? g->kv_all / n_layer * (l->cp_method == CP_GATHER ? 1 + r : 2) : 0);
+}
+
 static void count_steps(const struct shapes *s, const struct layout *l,
                         const struct ledger_ask *a, struct ledger *g)
 {
     int first, n = layout_layers(l, s, g->stage, &first);
-    double rows = ceil_div(a->budget, l->cp), h = s->hidden, attn = 0, mlp = 0;
-    double all = rows * l->cp * l->adp; /* tokens of a stage's step */
+    /* those of one step may all have their positions on one rank */
+    double rows = ceil_div(a->budget, layout_cp_heads(l)), h = s->hidden, attn = 0;
+    double all = 1.0 * a->budget * l->adp, mlp = 0; /* tokens of a stage's step */
     double local = s->n_expert ? 1.0 * (s->n_expert + a->slots) / l->ep : 0;
     double outs =
         g->stage == l->pp - 1 ? (a->outs ? a->outs : fmin(g->seqs, a->budget)) : 0;
@@ -153,7 +180,8 @@ static void count_steps(const struct shapes *s, const struct layout *l,
     if (layout_ranks(l) == 1)
         return;
     g->comm =
-        a->comm_fixed_bytes + (l->tp > 1 ? a->act_bytes * rows * h : 0) +
+        a->comm_fixed_bytes + cp_buffers(s, l, a, g, outs, n) +
+        (l->tp > 1 ? a->act_bytes * rows * h : 0) +
         (l->pp > 1 ? 2 * a->act_bytes * rows * h : 0) +
         (l->ep > 1 && routed > 0 ? a->act_bytes * rows * s->topk * s->expert_hidden : 0);
 }

@@ -123,7 +123,8 @@ static int new_buffers(struct forward *f, struct err *e)
 {
     const struct model_info *i = &f->w.info;
     const struct forward_dims *d = &f->w.d;
-    int rows = f->cfg.max_rows, outs = d->last ? f->cfg.max_outs : 0;
+    int outs = d->last ? f->cfg.max_outs : 0;
+    int rows = max_int((f->cfg.max_rows + d->cp_u - 1) / d->cp_u, outs);
     bool tp = d->tp > 1, moe = i->moe.n_expert > 0, latent = i->mla.kv_lora > 0;
     int ff = moe && !i->moe.n_dense ? 1 : d->n_ff;
     const struct {
