@@ -90,6 +90,16 @@ uint16_t f32_to_f16(float f)
     return (uint16_t)(sign | (mag - (112u << 23)) >> 13);
 }
 
+float f8_e4m3_to_f32(uint8_t v)
+{
+    int exp = v >> 3 & 15, man = v & 7;
+    float f = exp ? ldexpf((float)(8 + man), exp - 10) : ldexpf((float)man, -9);
+
+    if ((v & 0x7f) == 0x7f)
+        f = NAN;
+    return v & 0x80 ? -f : f;
+}
+
 float bf16_to_f32(uint16_t h) { return bits_f32((uint32_t)h << 16); }
 
 uint16_t f32_to_bf16(float f)

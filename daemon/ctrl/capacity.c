@@ -24,6 +24,9 @@ static const struct role_part {
 } parts[] = {{ROLE_TOK_EMBD, PART_EMBED}, {ROLE_OUT_HEAD, PART_HEAD},
              {ROLE_Q, PART_ATTN},         {ROLE_K, PART_ATTN},
              {ROLE_V, PART_ATTN},         {ROLE_O, PART_ATTN},
+             {ROLE_Q_A, PART_ATTN},       {ROLE_Q_B, PART_ATTN},
+             {ROLE_KV_A, PART_ATTN},      {ROLE_KV_B, PART_ATTN},
+             {ROLE_K_B, PART_ATTN},       {ROLE_V_B, PART_ATTN},
              {ROLE_GATE, PART_MLP},       {ROLE_UP, PART_MLP},
              {ROLE_DOWN, PART_MLP},       {ROLE_ROUTER, PART_ROUTER},
              {ROLE_SH_GATE, PART_SHARED}, {ROLE_SH_UP, PART_SHARED},
@@ -67,7 +70,7 @@ static void fill_formats(const struct model *m, int n_layer, struct shapes *s)
                                                : model_tensor(m, parts[i].role, l);
             if (!t)
                 continue;
-            bytes[parts[i].part] += (double)t->bytes;
+            bytes[parts[i].part] += (double)model_tensor_held(t);
             elements[parts[i].part] += (double)t->rows * t->cols;
         }
     }
@@ -90,7 +93,7 @@ int capacity_shapes(const struct model *m, struct shapes *ret, struct err *e)
                        .inter = i->n_ff,
                        .vocab = i->n_vocab,
                        .ctx = i->n_ctx,
-                       .window = i->sliding_window,
+                       .window = i->window_every ? 0 : i->sliding_window,
                        .tied = i->tied_head,
                        .attn_bias = i->qkv_bias,
                        .qk_norm = i->qk_norm,

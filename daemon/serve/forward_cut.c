@@ -95,6 +95,29 @@ static int cut_mx(const struct model_tensor *t, struct run rows, struct run cols
     return to ? 0 : -1;
 }
 
+/* Code times scale, rounded once, as the format's own reader does it. */
+static int cut_f8(const struct model_tensor *t, struct run rows, struct run cols,
+                  struct weight_src *src, void **ret_copy, struct err *e)
+{
+    int blocks = (t->cols + TENSOR_F8_BLOCK - 1) / TENSOR_F8_BLOCK;
+    const uint8_t *codes = t->data;
+    float *to = take(t, (size_t)rows.n, (size_t)cols.n * sizeof(float), src, ret_copy, e);
+
+    for (int r = rows.from; to && r < rows.from + rows.n; r++) {
+        const uint8_t *line = codes + (size_t)r * (size_t)t->cols;
+        size_t first = (size_t)(r / TENSOR_F8_BLOCK) * (size_t)blocks;
+
+        for (int c = cols.from; c < cols.from + cols.n; c++) {
+            size_t at = first + (size_t)(c / TENSOR_F8_BLOCK);
+            float scale;
+
+            memcpy(&scale, t->scales + at * sizeof(scale), sizeof(scale));
+            *to++ = f8_e4m3_to_f32(line[c]) * scale;
+        }
+    }
+    return to ? 0 : -1;
+}
+
 int forward_cut(const struct model_tensor *t, struct run rows, struct run cols,
                 struct weight_src *src, void **ret_copy, struct err *e)
 {
@@ -106,6 +129,8 @@ int forward_cut(const struct model_tensor *t, struct run rows, struct run cols,
         return cut_strided(t, rows, cols, src, ret_copy, e);
     case TENSOR_MX:
         return cut_mx(t, rows, cols, src, ret_copy, e);
+    case TENSOR_F8:
+        return cut_f8(t, rows, cols, src, ret_copy, e);
     default:
         return cut_plain(t, rows, cols, src, ret_copy, e);
     }

@@ -63,6 +63,23 @@ static int get_family(const json_t *o, const char *path, struct model_info *i,
     return modelinfo_refuse_family(path, type, strlen(type), e);
 }
 
+/* E4M3 in blocks that have a scale each. */
+static int check_fp8(const json_t *quant, struct err *e)
+{
+    const json_t *size = json_object_get(quant, "weight_block_size");
+    const char *fmt = "e4m3";
+
+    if (js_get_str(quant, "fmt", &fmt, NULL, e) < 0)
+        return -1;
+    if (strcmp(fmt, "e4m3") != 0 || json_array_size(size) != 2 ||
+        json_integer_value(json_array_get(size, 0)) != TENSOR_F8_BLOCK ||
+        json_integer_value(json_array_get(size, 1)) != TENSOR_F8_BLOCK)
+        return err_param(e, ERR_UNSUPPORTED, "quantization_config",
+                         "FP8 is supported as e4m3 with a weight_block_size of [%d, %d]",
+                         TENSOR_F8_BLOCK, TENSOR_F8_BLOCK);
+    return 0;
+}
+
 /* MXFP4 is served where experts are packed as gpt-oss does it. */
 static int refuse_quant(const json_t *quant, const struct model_info *i, struct err *e)
 {
@@ -74,9 +91,11 @@ static int refuse_quant(const json_t *quant, const struct model_info *i, struct 
     method = method ? method : "?";
     if (!strcmp(method, "mxfp4") && i->family == FAMILY_GPT_OSS)
         return 0;
+    if (!strcmp(method, "fp8"))
+        return check_fp8(quant, e);
     return err_param(e, ERR_UNSUPPORTED, "quantization_config",
                      "a folder quantised by '%s' is not supported; supported types: F32, "
-                     "F16, BF16, gpt-oss' MXFP4, or a GGUF file",
+                     "F16, BF16, gpt-oss' MXFP4, FP8 in blocks, or a GGUF file",
                      blame_name(&b, method, strlen(method)));
 }
 

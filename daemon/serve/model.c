@@ -103,7 +103,7 @@ static int aligned_copy(struct model *m, struct model_tensor *t, struct err *e)
     size_t need = t->type == DT_F32 ? 4 : 2;
     void **list, *p;
 
-    if ((uintptr_t)t->data % need == 0)
+    if (t->form != TENSOR_PLAIN || (uintptr_t)t->data % need == 0)
         return 0;
     list = try_realloc(m->copies, (m->n_copies + 1) * sizeof(*list));
     if (list)
@@ -143,6 +143,55 @@ static struct model_tensor tensor_of(struct model *m, const char *name,
         .data = t->data,
         .bytes = t->bytes / t->planes,
     };
+}
+
+/* A matrix of E4M3 codes: its scales; *t is then as what it stands for. */
+static int find_f8_scales(struct model *m, const char *name, struct file_tensor *t,
+                          const uint8_t **ret, struct err *e)
+{
+    uint64_t rows = (t->rows + TENSOR_F8_BLOCK - 1) / TENSOR_F8_BLOCK;
+    uint64_t cols = (t->cols + TENSOR_F8_BLOCK - 1) / TENSOR_F8_BLOCK;
+    char full[sizeof(struct role_name) + 16];
+    struct file_tensor s;
+
+    snprintf(full, sizeof(full), "%s_scale_inv", name);
+    if (!modelfiles_find(m->files, full, &s))
+        return blame(e, ERR_CORRUPT, t->file,
+                     "tensor '%s' is of F8_E4M3 and '%s' is missing", name, full);
+    if (s.dtype != DT_F32 || s.rows != rows || s.cols != cols || s.planes != 1)
+        return blame(e, ERR_CORRUPT, s.file,
+                     "tensor '%s' is %s, %llu x %llu; right is F32, %llu x %llu", full,
+                     s.type, (unsigned long long)s.rows, (unsigned long long)s.cols,
+                     (unsigned long long)rows, (unsigned long long)cols);
+    t->dtype = DT_F32;
+    m->info.n_tensors++;
+    *ret = s.data;
+    return 0;
+}
+
+/* A tensor that stands alone, of `planes` matrices one below the other. */
+static int load_alone(struct model *m, enum model_role role, const char *name,
+                      uint64_t planes, struct model_tensor *out, struct err *e)
+{
+    const uint8_t *scales = NULL;
+    struct file_tensor t;
+
+    if (find_tensor(m, role, name, &t, e) < 0)
+        return -1;
+    if (!strcmp(t.type, "F8_E4M3") && !model_role_is_vector(role) &&
+        find_f8_scales(m, name, &t, &scales, e) < 0)
+        return -1;
+    if (check_tensor(m, role, &t, planes, e) < 0)
+        return -1;
+    t.rows *= planes;
+    t.planes = 1;
+    *out = tensor_of(m, name, &t);
+    out->scales = scales;
+    out->form = scales ? TENSOR_F8 : TENSOR_PLAIN;
+    m->info.n_tensors++;
+    if (role != ROLE_ROPE_FREQS) /* a rule, not learnt */
+        m->info.n_params += t.rows * t.cols;
+    return aligned_copy(m, out, e);
 }
 
 static size_t expert_row(int layer, enum model_role role)
@@ -201,7 +250,6 @@ static int load_experts(struct model *m, enum model_role role, int layer, struct
     int n = m->info.moe.n_expert;
     struct model_tensor *out = m->experts + expert_row(layer, role) * (size_t)n;
     struct role_name name;
-    struct file_tensor t;
 
     if (modelfiles_gguf(m->files))
         return load_merged(m, role, layer, out, e);
@@ -209,13 +257,7 @@ static int load_experts(struct model *m, enum model_role role, int layer, struct
         return load_packed(m, role, layer, out, e);
     for (int x = 0; x < n; x++) {
         role_name(m, role, layer, x, &name);
-        if (find_tensor(m, role, name.s, &t, e) < 0 ||
-            check_tensor(m, role, &t, 1, e) < 0)
-            return -1;
-        m->info.n_tensors++;
-        m->info.n_params += t.rows * t.cols;
-        out[x] = tensor_of(m, name.s, &t);
-        if (aligned_copy(m, &out[x], e) < 0)
+        if (load_alone(m, role, name.s, 1, &out[x], e) < 0)
             return -1;
     }
     return 0;
@@ -228,20 +270,11 @@ static int load_role(struct model *m, enum model_role role, int layer, struct er
                     role];
     uint64_t planes = (uint64_t)model_role_planes(&m->info, role);
     struct role_name n;
-    struct file_tensor t;
 
     if (model_role_is_expert(role))
         return load_experts(m, role, layer, e);
     role_name(m, role, layer, 0, &n);
-    if (find_tensor(m, role, n.s, &t, e) < 0 || check_tensor(m, role, &t, planes, e) < 0)
-        return -1;
-    t.rows *= planes; /* one below the other */
-    t.planes = 1;
-    *out = tensor_of(m, n.s, &t);
-    m->info.n_tensors++;
-    if (role != ROLE_ROPE_FREQS) /* a rule, not learnt */
-        m->info.n_params += t.rows * t.cols;
-    return aligned_copy(m, out, e);
+    return load_alone(m, role, n.s, planes, out, e);
 }
 
 static int load_tensors(struct model *m, struct err *e)
@@ -342,21 +375,23 @@ static int check_rest(struct model *m, struct err *e)
 
 static void set_main_type(struct model *m)
 {
-    size_t bytes[DT_COUNT] = {0}, n = (size_t)(m->info.n_layer + 1) * ROLE_COUNT;
+    size_t bytes[DT_COUNT] = {0}, f8 = 0, n = (size_t)(m->info.n_layer + 1) * ROLE_COUNT;
     int best = 0;
 
     for (size_t i = 0; i < n; i++)
         if (m->tensors[i].data && m->tensors[i].rows > 1)
-            bytes[m->tensors[i].type] += m->tensors[i].bytes;
+            *(m->tensors[i].form == TENSOR_F8 ? &f8 : &bytes[m->tensors[i].type]) +=
+                m->tensors[i].bytes;
     n = (size_t)m->info.n_layer * MODEL_EXPERT_ROLES * (size_t)m->info.moe.n_expert;
     for (size_t i = 0; i < n; i++)
         if (m->experts[i].data)
-            bytes[m->experts[i].type] += m->experts[i].bytes;
+            *(m->experts[i].form == TENSOR_F8 ? &f8 : &bytes[m->experts[i].type]) +=
+                m->experts[i].bytes;
     for (int t = 1; t < DT_COUNT; t++)
         if (bytes[t] > bytes[best])
             best = t;
     snprintf(m->info.main_type, sizeof(m->info.main_type), "%s",
-             dtype_name((enum dtype)best));
+             f8 > bytes[best] ? "F8_E4M3" : dtype_name((enum dtype)best));
 }
 
 static int check_freqs(const struct model *m, struct err *e)
@@ -482,6 +517,14 @@ const struct model_tensor *model_expert(const struct model *m, enum model_role r
         return NULL;
     t = &m->experts[expert_row(layer, role) * n + (size_t)expert];
     return t->data ? t : NULL;
+}
+
+size_t model_tensor_held(const struct model_tensor *t)
+{
+    int64_t row = t->type == DT_MXFP4 ? dtype_row_bytes(DT_Q8_0, t->cols)
+                                      : dtype_row_bytes(t->type, t->cols);
+
+    return (size_t)t->rows * (size_t)row;
 }
 
 void model_drop_pages(const struct model *m, const struct model_tensor *t)

@@ -165,14 +165,17 @@ enum model_role {
 enum tensor_form {
     TENSOR_PLAIN,   /* rows one after the other */
     TENSOR_STRIDED, /* of a float type: elements row_step and col_step apart */
-    TENSOR_MX       /* MXFP4 in two: 16 bytes of codes a block (the low half is the even
+    TENSOR_MX,      /* MXFP4 in two: 16 bytes of codes a block (the low half is the even
                        element), rows row_step blocks apart; and a scale each */
+    TENSOR_F8       /* E4M3 bytes, row by row, and an F32 scale for each block of
+                       TENSOR_F8_BLOCK x TENSOR_F8_BLOCK (the last ones may be less) */
 };
+enum { TENSOR_F8_BLOCK = 128 };
 struct model_tensor {
     const char *name; /* as in the file */
     const char *file;
-    enum dtype type;
-    int rows, cols; /* a vector is rows = 1 */
+    enum dtype type; /* TENSOR_F8: F32, what code times scale is rounded to */
+    int rows, cols;  /* a vector is rows = 1 */
     const void *data;
     size_t bytes; /* of data (strided: of what the tensor stands in) */
     enum tensor_form form;
@@ -218,6 +221,8 @@ static inline int model_window(const struct model_info *i, int layer)
 {
     return i->window_every && layer % i->window_every ? 0 : i->sliding_window;
 }
+/* Bytes of it as matrices are kept on a CPU: E4M3 as F32, MXFP4 as Q8_0. */
+size_t model_tensor_held(const struct model_tensor *t);
 /* The pages of a tensor are not needed any more (it was repacked). */
 void model_drop_pages(const struct model *m, const struct model_tensor *t);
 /* RoPE inverse frequencies with the model's scaling: out[rope_dim / 2]. */

@@ -60,7 +60,7 @@ MIXTRAL_NAMES = {"mlp.gate.": "block_sparse_moe.gate.", "mlp.experts.": "block_s
                  ".gate_proj.": ".w1.", ".up_proj.": ".w3.", ".down_proj.": ".w2."}
 GGUF_TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1",
               "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
-HF_TYPES = ["F32", "F16", "BF16", "MXFP4"]
+HF_TYPES = ["F32", "F16", "BF16", "MXFP4", "FP8"]
 # What takes the place of a type whose block does not divide the row.
 FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -99,8 +99,8 @@ class Spec:
     def __post_init__(self):
         if self.family not in FAMILIES:
             raise SystemExit(f"unknown family '{self.family}': {', '.join(FAMILIES)}")
-        if self.type not in GGUF_TYPES:
-            raise SystemExit(f"unknown type '{self.type}': {', '.join(GGUF_TYPES)}")
+        if self.type not in [*GGUF_TYPES, *HF_TYPES]:
+            raise SystemExit(f"unknown type '{self.type}': {', '.join(GGUF_TYPES)}, FP8")
         wide = self.type.endswith("_K")
         self.n_embd = self.n_embd or (256 if wide else 64)
         self.n_ff = self.n_ff or (512 if wide else 96)
@@ -516,6 +516,10 @@ def hf_config(spec):
     if spec.family in ("qwen2", "qwen3"):
         c["use_sliding_window"] = False
         c["sliding_window"] = 32768
+    if spec.type == "FP8":
+        c["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3",
+                                    "activation_scheme": "dynamic",
+                                    "weight_block_size": [128, 128]}
     scaling = None
     kind_key = "rope_type" if spec.rope_key == "rope_parameters" else spec.rope_key
     if spec.rope == "linear":
@@ -580,6 +584,35 @@ def mxfp4_split(w):
     return code[..., ::2] | code[..., 1::2] << 4, e[..., 0].astype(np.uint8), back
 
 
+def e4m3_values():
+    """The 256 values of E4M3 (no infinities); the two NaN as 0."""
+    out = np.zeros(256, np.float32)
+    for v in range(256):
+        exp, man = v >> 3 & 15, v & 7
+        x = (1 + man / 8) * 2.0 ** (exp - 7) if exp else man / 8 * 2.0 ** -6
+        out[v] = 0 if v & 127 == 127 else (-x if v & 128 else x)
+    return out
+
+
+def fp8_blocks(w, rng):
+    """Codes, scales of 128 x 128 blocks, and code times scale in float32."""
+    values = e4m3_values()
+    order = np.array([v for v in np.argsort(values, kind="stable") if v & 127 != 127])
+    rows, cols = w.shape
+    scale = np.empty((-(-rows // 128), -(-cols // 128)), np.float32)
+    codes, back = np.empty(w.shape, np.uint8), np.empty(w.shape, np.float32)
+    for i in range(scale.shape[0]):
+        for j in range(scale.shape[1]):
+            at = np.s_[i * 128:(i + 1) * 128, j * 128:(j + 1) * 128]
+            scale[i, j] = np.abs(w[at]).max() / 448 * rng.uniform(1, 2)
+            x = w[at] / scale[i, j]
+            n = np.clip(np.searchsorted(values[order], x), 1, len(order) - 1)
+            low, high = values[order][n - 1], values[order][n]
+            codes[at] = order[np.where(x - low < high - x, n - 1, n)]
+            back[at] = values[codes[at]] * scale[i, j]
+    return codes, scale, back
+
+
 def pack_gpt_oss(spec, weights, stored):
     """Experts of all layers as their folders hold them; takes them out of stored."""
     n = spec.moe[0]
@@ -615,10 +648,16 @@ def write_hf(spec, path):
         with open(os.path.join(path, name), "w", encoding="utf-8") as f:
             json.dump(obj, f, ensure_ascii=False, indent=1)
 
-    weights, stored = {}, {}
+    weights, stored, rng = {}, {}, np.random.default_rng(spec.seed + 2)
     for name, w in draw(spec).items():
         if spec.type == "MXFP4" and ".experts." in name and name.endswith("weight"):
             weights[name] = mxfp4_split(w)[2]
+            continue
+        if spec.type == "FP8" and name.endswith("proj.weight") or \
+                spec.type == "FP8" and name.endswith("proj_with_mqa.weight"):
+            codes, scale, weights[name] = fp8_blocks(w, rng)
+            stored[name] = ("F8_E4M3", codes.shape, codes.tobytes())
+            stored[name + "_scale_inv"] = ("F32", scale.shape, scale.tobytes())
             continue
         if spec.type == "F32":
             data, back = w, w
@@ -639,7 +678,7 @@ def write_hf(spec, path):
             continue
         if spec.family == "gpt_oss":
             as_stored = as_stored.replace("mlp.gate.", "mlp.router.")
-        kind = "BF16" if spec.type == "MXFP4" else spec.type
+        kind = "BF16" if spec.type in ("MXFP4", "FP8") else spec.type
         stored[as_stored] = (kind, w.shape, np.ascontiguousarray(data).tobytes())
     if spec.family == "gpt_oss":
         pack_gpt_oss(spec, weights, stored)
@@ -698,6 +737,9 @@ def write_all(folder):
     for kind in ("F32", "Q8_0"):
         todo[f"deepseek_v3-{kind}-split.gguf"] = Spec(family="deepseek_v3", type=kind,
                                                       split_kv_b=True)
+    # n_embd of more than one block, and one that is cut short
+    todo["deepseek_v3-FP8"] = Spec(family="deepseek_v3", type="FP8", shards=2, n_embd=160, n_ff=288)
+    todo["llama-FP8"] = Spec(type="FP8", n_embd=192, n_ff=320)
     for name in ("gpt_oss-MXFP4", "gpt_oss-MXFP4.gguf"):
         todo[name] = Spec(family="gpt_oss", type="MXFP4")
     todo["llama-F32-yarn"] = Spec(rope="yarn")

@@ -109,6 +109,10 @@ static void test_half_conversions(void **state)
     assert_int_equal(f32_to_bf16(1.00390625f), 0x3f80);
     assert_int_equal(f32_to_bf16(1.01171875f), 0x3f82);
     assert_true(isnan(bf16_to_f32(f32_to_bf16(NAN))));
+    assert_true(f8_e4m3_to_f32(0x38) == 1 && f8_e4m3_to_f32(0xbb) == -1.375f);
+    assert_true(f8_e4m3_to_f32(0x7e) == 448 && f8_e4m3_to_f32(0x08) == 0x1p-6f);
+    assert_true(f8_e4m3_to_f32(0x01) == 0x1p-9f && f8_e4m3_to_f32(0x80) == 0);
+    assert_true(isnan(f8_e4m3_to_f32(0x7f)) && isnan(f8_e4m3_to_f32(0xff)));
 }
 
 static void test_sizes_and_names(void **state)

@@ -162,6 +162,8 @@ static void checks_config(void **state)
         {"\"partial_rotary_factor\":0.5", NULL, "partial_rotary_factor 0.5"},
         {"\"quantization_config\":{\"quant_method\":\"gptq\"}", NULL,
          "quantised by 'gptq'"},
+        {"\"quantization_config\":{\"quant_method\":\"fp8\"}", NULL,
+         "weight_block_size of [128, 128]"},
         {"\"model_type\":\"kimi_k3\"", "\"model_type", "Kimi K3 (KDA layers and latent"},
         {"\"model_type\":\"deepseek_v4\"", "\"model_type", "DeepSeek-V4 (compressed"},
         {"\"model_type\":\"deepseek_v3\",\"n_routed_experts\":8,\"kv_lora_rank\":4096,"
