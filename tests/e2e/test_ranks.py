@@ -116,10 +116,13 @@ def test_bytes_and_time_of_collectives(mesh):
 @pytest.mark.parametrize("layout,says", [
     (dict(layout__tp=5), "tp 5 does not divide the model's 9 attention heads"),
     (dict(layout__tp=3, layout__ep=3), r"ep 3 \(tp 3\): a dense model has no experts"),
+    (dict(layout__cp=2, layout__cp_method="ulysses"),
+     "over 2 cp ranks does not divide a rank's 3 attention heads"),
+    (dict(layout__cp=4, layout__cp_method="usp", layout__cp_u=3), "cp 4, cp_u 3"),
     (dict(layout__pp=31), "pp 31|31 stages"),
     (dict(layout__pp=3), "9 ranks and 8 devices in service"),
     (dict(layout__auto=True), "the planner chooses"),
-], ids=["heads", "experts", "layers", "devices", "auto"])
+], ids=["heads", "experts", "cp", "cp_u", "layers", "devices", "auto"])
 def test_refused_before_anything_is_stopped(mesh, layout, says):
     """Each is a fault of the check, with the sentence that says what does not divide."""
     pid = main(mesh)["pid"]
@@ -129,6 +132,29 @@ def test_refused_before_anything_is_stopped(mesh, layout, says):
     status, _, body = mesh.local_request("POST", "/api/v1/config/commit", {})
     assert status in (400, 409) and main(mesh)["pid"] == pid, body
     assert mesh.local_request("DELETE", "/api/v1/config/draft")[0] == 200
+
+
+def test_context_over_ranks(start):
+    """Two ranks share the positions of a prompt, three the heads of each: KV is divided by
+    both where the ledger said, a block stands for twice as many positions, what was cached
+    answers to the letter, and the collectives of both are counted."""
+    r = start("--rack", "cpu:8", "--kv-mib", "16", "--step-tok", "64")
+    commit(r, layout__cp=6, layout__cp_method="usp", layout__cp_u=3)
+    assert main(r)["layout"] == "cp6 cp_u3 usp"
+    rows = wait_for(lambda: [x for x in ranks(r) if x["kv_ledger_bytes"]])
+    assert [x["at"] for x in rows] == [f"cp{i} cp_u{j}" for i in range(2) for j in range(3)]
+    for x in rows:
+        assert x["kv_bytes"] == x["kv_ledger_bytes"]
+        assert 0.8 * x["scratch_ledger_bytes"] < x["scratch_bytes"] < x["scratch_ledger_bytes"]
+    ask = dict(ASK, prompt="A rabbit lived in a forest with three friends. " * 12)
+    first = r.post(TEXT, ask)[1]
+    again = r.post(TEXT, ask)[1]
+    assert first["choices"][0]["text"] == again["choices"][0]["text"]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] % 32 == 0
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 64
+    counts = comm(r)
+    assert counts[0, "cp", "recv"]["bytes"] > 0 and counts[0, "cp", "all-to-all"]["bytes"] > 0
+    assert counts[0, "cp_u", "all-to-all"]["bytes"] > 0
 
 
 def test_seven_stages_then_the_planner(start):
