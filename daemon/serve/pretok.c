@@ -33,6 +33,7 @@
 #define SPACE_TAIL "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define NOT_HAN(class) "(?:(?!\\p{Han})" class ")"
 #define TRAILING_SPACE "\\s+$"
 /* deepseek-llm: cased letters and punctuation as its authors list them */
 #define DS_LETTERS                                                                       \
@@ -90,6 +91,15 @@ static const struct row table[] = {
      {"[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" SHORT_FORMS "?"
       "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" SHORT_FORMS "?"
       "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACE_TAIL}},
+    /* as o200k, but Chinese characters stand apart: its authors write the letters as
+     * classes less \p{Han} */
+    {"kimi",
+     "kimi-k2 ",
+     {"\\p{Han}+|[^\\r\\n\\p{L}\\p{N}]?" NOT_HAN(UPPER) "*" NOT_HAN(
+         LOWER) "+" SHORT_FORMS "?"
+                "|[^\\r\\n\\p{L}\\p{N}]?" NOT_HAN(UPPER) "+" NOT_HAN(
+                    LOWER) "*" SHORT_FORMS "?"
+                           "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACE_TAIL}},
 };
 
 enum { N_ROWS = sizeof(table) / sizeof(table[0]) };
@@ -136,7 +146,7 @@ static bool has_alias(const char *aliases, const char *name)
 
 const char *pretok_names(void)
 {
-    return "gpt2, smollm, llama3, qwen2, deepseek-llm, deepseek-v3, o200k";
+    return "gpt2, smollm, llama3, qwen2, deepseek-llm, deepseek-v3, o200k, kimi";
 }
 
 /* The published text with \s and \S spelt out; caller frees. */

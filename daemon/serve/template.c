@@ -16,6 +16,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "daemon/serve/template_impl.h"
 #include "daemon/serve/tokenizer.h"
 #include "daemon/serve/unicode.h"
 
@@ -25,26 +26,7 @@
     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 #define QWEN2_SYSTEM "You are a helpful assistant."
 
-enum role { ROLE_SYS, ROLE_USER, ROLE_ASSISTANT };
-
 static const char *const role_names[] = {"system", "user", "assistant"};
-
-struct render {
-    enum template_family family;
-    const struct tokenizer *t;
-    const char *source; /* the shipped template */
-    const char *today;
-    struct buf text; /* plain text since the last special token */
-    size_t max_ids;
-    const atomic_bool *cancel;
-    struct tok_ids *out;
-    struct err *e;
-};
-
-struct span {
-    const char *p;
-    size_t n;
-};
 
 const char *template_name(enum template_family f)
 {
@@ -106,6 +88,14 @@ static enum template_family detect_inst(const char *src)
     return strstr(src, "[SYSTEM_PROMPT]") ? TEMPLATE_NONE : TEMPLATE_MISTRAL;
 }
 
+/* Marks in plain text, an end after answers alone, and bos. */
+static bool is_olmoe(const char *src)
+{
+    return strstr(src, "bos_token") &&
+           (strstr(src, "'<|user|>\n' + message['content'] }}") ||
+            strstr(src, "'<|user|>\\n' + message['content'] }}"));
+}
+
 enum template_family template_detect(const struct tokenizer *t)
 {
     const char *src = tokenizer_chat_template(t);
@@ -117,6 +107,12 @@ enum template_family template_detect(const struct tokenizer *t)
                               : detect_chatml(src);
     if (none ? has_llama3(t) : strstr(src, "<|start_header_id|>") != NULL)
         return has_llama3(t) ? TEMPLATE_LLAMA3 : TEMPLATE_NONE;
+    for (int f = 0; !none && f < TEMPLATE_COUNT; f++)
+        if (template_marks[f].mark && strstr(src, template_marks[f].mark))
+            return has_all(t, template_marks[f].needs) ? (enum template_family)f
+                                                       : TEMPLATE_NONE;
+    if (!none && is_olmoe(src))
+        return has_inst(t) ? TEMPLATE_OLMOE : TEMPLATE_NONE;
     if (!none && strstr(src, "[INST]"))
         return has_inst(t) ? detect_inst(src) : TEMPLATE_NONE;
     return TEMPLATE_NONE;
@@ -154,14 +150,14 @@ static int put_id(struct render *r, int32_t id, const char *what)
     return 0;
 }
 
-static int put_special(struct render *r, const char *piece)
+int tpl_special(struct render *r, const char *piece)
 {
     return put_id(r, tokenizer_find(r->t, piece), piece);
 }
 
-static int put_bos(struct render *r) { return put_id(r, tokenizer_bos(r->t), "bos"); }
+int tpl_bos(struct render *r) { return put_id(r, tokenizer_bos(r->t), "bos"); }
 
-static int put_eos(struct render *r)
+int tpl_eos(struct render *r)
 {
     size_t n = 0;
     const int32_t *eog = tokenizer_eog(r->t, &n);
@@ -169,14 +165,14 @@ static int put_eos(struct render *r)
     return put_id(r, n ? eog[0] : -1, "eos");
 }
 
-static void put_text(struct render *r, const char *s) { buf_puts(&r->text, s); }
-static void put_span(struct render *r, struct span s) { buf_add(&r->text, s.p, s.n); }
+void tpl_text(struct render *r, const char *s) { buf_puts(&r->text, s); }
+void tpl_span(struct render *r, struct span s) { buf_add(&r->text, s.p, s.n); }
 
 /* ---- messages ---- */
 
 static bool same(const char *a, const char *b) { return a && !strcmp(a, b); }
 
-static enum role role_of(const struct chat_msg *m)
+enum role tpl_role(const struct chat_msg *m)
 {
     return same(m->role, "user")        ? ROLE_USER
            : same(m->role, "assistant") ? ROLE_ASSISTANT
@@ -192,7 +188,7 @@ static int check_roles(const struct chat_msg *msgs, size_t n, struct err *e)
     for (size_t i = 0; i < n; i++) {
         const char *role = msgs[i].role;
 
-        if (role_of(&msgs[i]) != ROLE_SYS || same(role, "system") ||
+        if (tpl_role(&msgs[i]) != ROLE_SYS || same(role, "system") ||
             same(role, "developer"))
             continue;
         snprintf(at, sizeof(at), "messages[%zu].role", i);
@@ -233,31 +229,31 @@ static struct span trim(struct span s)
     return s;
 }
 
-static struct span content(const struct chat_msg *m)
+struct span tpl_content(const struct chat_msg *m)
 {
     return (struct span){m->content ? m->content : "", m->content ? m->n : 0};
 }
 
 /* The last message is an assistant's: the answer goes on from there. */
-static bool is_open(const struct chat_msg *msgs, size_t n, size_t i)
+bool tpl_is_open(const struct chat_msg *msgs, size_t n, size_t i)
 {
-    return i == n - 1 && role_of(&msgs[i]) == ROLE_ASSISTANT;
+    return i == n - 1 && tpl_role(&msgs[i]) == ROLE_ASSISTANT;
 }
 
 /* ---- ChatML and Qwen ---- */
 
 static int chatml_turn(struct render *r, const char *role, struct span s, bool open)
 {
-    if (put_special(r, "<|im_start|>") < 0)
+    if (tpl_special(r, "<|im_start|>") < 0)
         return -1;
-    put_text(r, role);
-    put_text(r, "\n");
-    put_span(r, s);
+    tpl_text(r, role);
+    tpl_text(r, "\n");
+    tpl_span(r, s);
     if (open)
         return 0;
-    if (put_special(r, "<|im_end|>") < 0)
+    if (tpl_special(r, "<|im_end|>") < 0)
         return -1;
-    put_text(r, "\n");
+    tpl_text(r, "\n");
     return 0;
 }
 
@@ -317,15 +313,15 @@ static int qwen3_answer(struct render *r, struct span s, bool after_question)
         return chatml_turn(r, "assistant", s, false);
     if (!after_question || !thought.n)
         return chatml_turn(r, "assistant", answer, false);
-    if (put_special(r, "<|im_start|>") < 0)
+    if (tpl_special(r, "<|im_start|>") < 0)
         return -1;
-    put_text(r, "assistant\n<think>\n");
-    put_span(r, thought);
-    put_text(r, "\n</think>\n\n");
-    put_span(r, answer);
-    if (put_special(r, "<|im_end|>") < 0)
+    tpl_text(r, "assistant\n<think>\n");
+    tpl_span(r, thought);
+    tpl_text(r, "\n</think>\n\n");
+    tpl_span(r, answer);
+    if (tpl_special(r, "<|im_end|>") < 0)
         return -1;
-    put_text(r, "\n");
+    tpl_text(r, "\n");
     return 0;
 }
 
@@ -343,8 +339,8 @@ static bool ends_with(struct span s, const char *mark)
 static size_t last_question(const struct chat_msg *msgs, size_t n)
 {
     for (size_t i = n; i-- > 0;) {
-        struct span s = content(&msgs[i]);
-        if (role_of(&msgs[i]) == ROLE_USER &&
+        struct span s = tpl_content(&msgs[i]);
+        if (tpl_role(&msgs[i]) == ROLE_USER &&
             !(starts_with(s, "<tool_response>") && ends_with(s, "</tool_response>")))
             return i;
     }
@@ -364,15 +360,15 @@ static int render_chatml(struct render *r, const struct chat_msg *msgs, size_t n
     const char *def = chatml_default(r);
     size_t question = last_question(msgs, n);
 
-    if (strstr(r->source, "bos_token") && put_bos(r) < 0)
+    if (strstr(r->source, "bos_token") && tpl_bos(r) < 0)
         return -1;
-    if (def && role_of(&msgs[0]) != ROLE_SYS &&
+    if (def && tpl_role(&msgs[0]) != ROLE_SYS &&
         chatml_turn(r, "system", (struct span){def, strlen(def)}, false) < 0)
         return -1;
     for (size_t i = 0; i < n; i++) {
-        enum role role = role_of(&msgs[i]);
-        bool open = is_open(msgs, n, i);
-        struct span s = content(&msgs[i]);
+        enum role role = tpl_role(&msgs[i]);
+        bool open = tpl_is_open(msgs, n, i);
+        struct span s = tpl_content(&msgs[i]);
         int rc;
 
         if (r->family == TEMPLATE_QWEN3 && role == ROLE_ASSISTANT && !open)
@@ -382,11 +378,11 @@ static int render_chatml(struct render *r, const struct chat_msg *msgs, size_t n
         if (rc < 0)
             return -1;
     }
-    if (is_open(msgs, n, n - 1))
+    if (tpl_is_open(msgs, n, n - 1))
         return 0;
-    if (put_special(r, "<|im_start|>") < 0)
+    if (tpl_special(r, "<|im_start|>") < 0)
         return -1;
-    put_text(r, opens_thought(r) ? "assistant\n<think>\n" : "assistant\n");
+    tpl_text(r, opens_thought(r) ? "assistant\n<think>\n" : "assistant\n");
     return 0;
 }
 
@@ -394,12 +390,12 @@ static int render_chatml(struct render *r, const struct chat_msg *msgs, size_t n
 
 static int llama3_header(struct render *r, const char *role)
 {
-    if (put_special(r, "<|start_header_id|>") < 0)
+    if (tpl_special(r, "<|start_header_id|>") < 0)
         return -1;
-    put_text(r, role);
-    if (put_special(r, "<|end_header_id|>") < 0)
+    tpl_text(r, role);
+    if (tpl_special(r, "<|end_header_id|>") < 0)
         return -1;
-    put_text(r, "\n\n");
+    tpl_text(r, "\n\n");
     return 0;
 }
 
@@ -407,27 +403,27 @@ static int render_llama3(struct render *r, const struct chat_msg *msgs, size_t n
 {
     size_t i = 0;
 
-    if (put_bos(r) < 0)
+    if (tpl_bos(r) < 0)
         return -1;
     if (strstr(r->source, "Cutting Knowledge Date")) {
         if (llama3_header(r, "system") < 0)
             return -1;
-        put_text(r, "Cutting Knowledge Date: December 2023\nToday Date: ");
-        put_text(r, r->today ? r->today : "26 Jul 2024");
-        put_text(r, "\n\n");
-        if (role_of(&msgs[0]) == ROLE_SYS)
-            put_span(r, trim(content(&msgs[i++])));
-        if (put_special(r, "<|eot_id|>") < 0)
+        tpl_text(r, "Cutting Knowledge Date: December 2023\nToday Date: ");
+        tpl_text(r, r->today ? r->today : "26 Jul 2024");
+        tpl_text(r, "\n\n");
+        if (tpl_role(&msgs[0]) == ROLE_SYS)
+            tpl_span(r, trim(tpl_content(&msgs[i++])));
+        if (tpl_special(r, "<|eot_id|>") < 0)
             return -1;
     }
     for (; i < n; i++) {
-        if (llama3_header(r, role_names[role_of(&msgs[i])]) < 0)
+        if (llama3_header(r, role_names[tpl_role(&msgs[i])]) < 0)
             return -1;
-        put_span(r, trim(content(&msgs[i])));
-        if (!is_open(msgs, n, i) && put_special(r, "<|eot_id|>") < 0)
+        tpl_span(r, trim(tpl_content(&msgs[i])));
+        if (!tpl_is_open(msgs, n, i) && tpl_special(r, "<|eot_id|>") < 0)
             return -1;
     }
-    return is_open(msgs, n, n - 1) ? 0 : llama3_header(r, "assistant");
+    return tpl_is_open(msgs, n, n - 1) ? 0 : llama3_header(r, "assistant");
 }
 
 /* ---- [INST]: Llama 2 and Mistral ---- */
@@ -443,7 +439,7 @@ static int check_turns(const struct chat_msg *msgs, size_t n, size_t from, struc
     for (size_t i = from; i < n; i++) {
         enum role want = (i - from) % 2 ? ROLE_ASSISTANT : ROLE_USER;
 
-        if (role_of(&msgs[i]) == want)
+        if (tpl_role(&msgs[i]) == want)
             continue;
         snprintf(at, sizeof(at), "messages[%zu].role", i);
         return err_param(e, ERR_INVALID, at,
@@ -458,19 +454,19 @@ static int llama2_user(struct render *r, const struct chat_msg *sys, struct span
 {
     struct buf joined;
 
-    if (put_bos(r) < 0)
+    if (tpl_bos(r) < 0)
         return -1;
     buf_init(&joined, 0);
     if (sys) {
         buf_puts(&joined, "<<SYS>>\n");
-        buf_add(&joined, content(sys).p, content(sys).n);
+        buf_add(&joined, tpl_content(sys).p, tpl_content(sys).n);
         buf_puts(&joined, "\n<</SYS>>\n\n");
     }
     buf_add(&joined, user.p, user.n);
-    put_text(r, "[INST] ");
-    put_span(r, trim((struct span){joined.p ? joined.p : "", joined.len}));
+    tpl_text(r, "[INST] ");
+    tpl_span(r, trim((struct span){joined.p ? joined.p : "", joined.len}));
     r->text.over |= joined.over;
-    put_text(r, " [/INST]");
+    tpl_text(r, " [/INST]");
     buf_done(&joined);
     return 0;
 }
@@ -480,18 +476,18 @@ static int mistral_user(struct render *r, const struct chat_msg *sys, struct spa
     /* v3 vocabularies have [INST] as a control token, earlier ones spell it */
     bool control = tokenizer_is_control(r->t, tokenizer_find(r->t, "[INST]"));
 
-    if (control && put_special(r, "[INST]") < 0)
+    if (control && tpl_special(r, "[INST]") < 0)
         return -1;
     if (!control)
-        put_text(r, "[INST] ");
+        tpl_text(r, "[INST] ");
     if (sys) {
-        put_span(r, content(sys));
-        put_text(r, "\n\n");
+        tpl_span(r, tpl_content(sys));
+        tpl_text(r, "\n\n");
     }
-    put_span(r, user);
+    tpl_span(r, user);
     if (control)
-        return put_special(r, "[/INST]");
-    put_text(r, " [/INST]");
+        return tpl_special(r, "[/INST]");
+    tpl_text(r, " [/INST]");
     return 0;
 }
 
@@ -501,30 +497,30 @@ static int inst_answer(struct render *r, struct span s, bool open)
 
     s = trim(s);
     if (!after_id && (s.n || !open))
-        put_text(r, " ");
-    put_span(r, s);
+        tpl_text(r, " ");
+    tpl_span(r, s);
     if (open)
         return 0;
     if (r->family == TEMPLATE_LLAMA2)
-        put_text(r, " ");
-    return put_eos(r);
+        tpl_text(r, " ");
+    return tpl_eos(r);
 }
 
 static int render_inst(struct render *r, const struct chat_msg *msgs, size_t n)
 {
-    const struct chat_msg *sys = role_of(&msgs[0]) == ROLE_SYS ? &msgs[0] : NULL;
+    const struct chat_msg *sys = tpl_role(&msgs[0]) == ROLE_SYS ? &msgs[0] : NULL;
     size_t from = sys ? 1 : 0;
 
     if (check_turns(msgs, n, from, r->e) < 0)
         return -1;
-    if (r->family == TEMPLATE_MISTRAL && put_bos(r) < 0)
+    if (r->family == TEMPLATE_MISTRAL && tpl_bos(r) < 0)
         return -1;
     for (size_t i = from; i < n; i++) {
-        struct span s = content(&msgs[i]);
+        struct span s = tpl_content(&msgs[i]);
         int rc;
 
-        if (role_of(&msgs[i]) == ROLE_ASSISTANT)
-            rc = inst_answer(r, s, is_open(msgs, n, i));
+        if (tpl_role(&msgs[i]) == ROLE_ASSISTANT)
+            rc = inst_answer(r, s, tpl_is_open(msgs, n, i));
         else
             rc = (r->family == TEMPLATE_LLAMA2 ? llama2_user : mistral_user)(
                 r, i == from ? sys : NULL, s);
@@ -539,10 +535,12 @@ static int render_inst(struct render *r, const struct chat_msg *msgs, size_t n)
 typedef int (*family_fn)(struct render *r, const struct chat_msg *msgs, size_t n);
 
 static const family_fn families[TEMPLATE_COUNT] = {
-    [TEMPLATE_CHATML] = render_chatml, [TEMPLATE_SMOLLM2] = render_chatml,
-    [TEMPLATE_LLAMA3] = render_llama3, [TEMPLATE_LLAMA2] = render_inst,
-    [TEMPLATE_MISTRAL] = render_inst,  [TEMPLATE_QWEN2] = render_chatml,
-    [TEMPLATE_QWEN3] = render_chatml,
+    [TEMPLATE_CHATML] = render_chatml,       [TEMPLATE_SMOLLM2] = render_chatml,
+    [TEMPLATE_LLAMA3] = render_llama3,       [TEMPLATE_LLAMA2] = render_inst,
+    [TEMPLATE_MISTRAL] = render_inst,        [TEMPLATE_QWEN2] = render_chatml,
+    [TEMPLATE_QWEN3] = render_chatml,        [TEMPLATE_OLMOE] = template_olmoe,
+    [TEMPLATE_DEEPSEEK] = template_deepseek, [TEMPLATE_KIMI] = template_kimi,
+    [TEMPLATE_HARMONY] = template_harmony,
 };
 
 int template_render(enum template_family f, const struct tokenizer *t,

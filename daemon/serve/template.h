@@ -1,9 +1,10 @@
 /* daemon/serve/template.h - chat messages to prompt token ids, by template family.
  *
  * Known families only: chatml (and SmolLM2's default system turn), llama3, llama2/mistral
- * [INST], qwen. A model whose template is not recognised has TEMPLATE_NONE and chat is
- * refused. Text of users is encoded as plain text: special tokens exist only where the
- * family's own pieces put them. Pure; any thread. */
+ * (Mixtral) [INST], qwen, and those of OLMoE, DeepSeek, Kimi and gpt-oss. A model whose
+ * template is not recognised has TEMPLATE_NONE and chat is refused. Text of users is
+ * encoded as plain text: special tokens exist only where the family's own pieces put
+ * them. Pure; any thread. */
 #ifndef SERVE_TEMPLATE_H
 #define SERVE_TEMPLATE_H
 
@@ -22,7 +23,11 @@ struct tok_ids;
     X(LLAMA2, "llama2")                                                                  \
     X(MISTRAL, "mistral")                                                                \
     X(QWEN2, "qwen2")                                                                    \
-    X(QWEN3, "qwen3")
+    X(QWEN3, "qwen3")                                                                    \
+    X(OLMOE, "olmoe")                                                                    \
+    X(DEEPSEEK, "deepseek")                                                              \
+    X(KIMI, "kimi")                                                                      \
+    X(HARMONY, "harmony")
 
 enum template_family {
 #define X(id, name) TEMPLATE_##id,

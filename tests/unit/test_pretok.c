@@ -105,7 +105,7 @@ TEST(splits_as_published)
 TEST(covers_all_text)
 {
     static const char *const names[] = {"gpt2",         "smollm",      "llama3", "qwen2",
-                                        "deepseek-llm", "deepseek-v3", "o200k"};
+                                        "deepseek-llm", "deepseek-v3", "o200k",  "kimi"};
     uint64_t seed = test_seed();
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

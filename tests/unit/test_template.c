@@ -318,7 +318,105 @@ TEST(many_messages_limits_and_cancel)
     free(msgs);
 }
 
+/* ---- families whose rendering stands here, not in golden/chat.json ---- */
+
+#define DS(name) "<\uff5c" name "\uff5c>"
+static const struct said {
+    const char *family, *config, *added[9];
+    const char *want; /* of system "S", user "U", assistant "A", user "V" */
+} said[] = {
+    {"olmoe",
+     "{\"bos_token\":\"<e>\",\"eos_token\":\"<e>\",\"chat_template\":\"{{ bos_token }}"
+     "{{ '<|user|>\\n' + message['content'] }}\"}",
+     {"<e>", NULL},
+     "<e><|system|>\nS\n<|user|>\nU\n<|assistant|>\nA<e>\n<|user|>\nV\n"
+     "<|assistant|>\n"},
+    {"deepseek",
+     "{\"bos_token\":\"<b>\",\"eos_token\":\"<e>\",\"chat_template\":\"" DS("User")
+         DS("Assistant") "\"}",
+     {"<b>", "<e>", DS("User"), DS("Assistant"), NULL},
+     "<b>S" DS("User") "U" DS("Assistant") "A<e>" DS("User") "V" DS("Assistant")},
+    {"kimi",
+     "{\"chat_template\":\"<|im_middle|>\"}",
+     {"<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>",
+      NULL},
+     "<|im_system|>system<|im_middle|>S<|im_end|><|im_user|>user<|im_middle|>U<|im_end|>"
+     "<|im_assistant|>assistant<|im_middle|>A<|im_end|><|im_user|>user<|im_middle|>V"
+     "<|im_end|><|im_assistant|>assistant<|im_middle|>"},
+    {"harmony",
+     "{\"chat_template\":\"<|start|><|channel|>\"}",
+     {"<|start|>", "<|channel|>", "<|message|>", "<|end|>", NULL},
+     "<|start|>system<|message|>You are ChatGPT, a large language model trained by "
+     "OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: 2024-07-26\n\nReasoning: "
+     "medium\n\n# Valid channels: analysis, commentary, final. Channel must be included "
+     "for every message.<|end|><|start|>developer<|message|># Instructions\n\nS<|end|>"
+     "<|start|>user<|message|>U<|end|><|start|>assistant<|channel|>final<|message|>A"
+     "<|end|><|start|>user<|message|>V<|end|><|start|>assistant"},
+};
+
+static void renders(const struct said *f, const char *today, const struct chat_msg *msgs,
+                    size_t n, const char *want)
+{
+    const char *list[16] = {NULL};
+    struct tok_ids ids = {0};
+    struct err e = {0};
+    struct buf text;
+
+    memcpy(list, f->added, sizeof(f->added));
+    struct tokenizer *t = open_tiny(list, f->config);
+    assert_string_equal(template_name(template_detect(t)), f->family);
+    if (template_render(template_detect(t), t, msgs, n, today, 0, NULL, &ids, &e) < 0)
+        fail_msg("%s: %s", f->family, e.msg);
+    buf_init(&text, 0);
+    tokenizer_decode(t, ids.v, ids.n, true, &text);
+    buf_add(&text, "", 1);
+    if (strcmp(text.p, want) != 0)
+        fail_msg("%s:\n--- want\n%s\n--- got\n%s", f->family, want, text.p);
+    buf_done(&text);
+    tok_ids_done(&ids);
+    tokenizer_free(t);
+}
+
+TEST(families_of_mixtures)
+{
+    static const struct chat_msg msgs[] = {
+        {"system", "S", 1}, {"user", "U", 1}, {"assistant", "A", 1}, {"user", "V", 1}};
+
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++)
+        renders(&said[i], "26 Jul 2024", msgs, 4, said[i].want);
+}
+
+/* Those of openai/harmony's own vectors that a chat without tools and with the middle
+ * effort can ask for. */
+TEST(harmony_as_published)
+{
+    static const struct chat_msg robot[] = {
+        {"system", "Answer the user's questions like a robot.", 41},
+        {"user", "What is the capital of the largest country in the world?", 56}};
+    static const struct chat_msg sum[] = {{"user", "What is 2 + 2?", 14}};
+    static const struct {
+        const char *file;
+        const struct chat_msg *msgs;
+        size_t n;
+    } rows[] = {{"test_simple_convo_medium_effort.txt", robot, 2},
+                {"test_simple_convo_medium_effort_no_instruction.txt", robot + 1, 1},
+                {"test_simple_convo.txt", sum, 1}};
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char rel[128];
+        snprintf(rel, sizeof(rel), "chat-vectors/harmony/%s", rows[i].file);
+        struct buf want = slurp(test_shared(rel));
+        buf_add(&want, "", 1);
+        for (char *p = want.p + strlen(want.p); p > want.p && p[-1] == '\n';)
+            *--p = '\0';
+        renders(&said[3], NULL, rows[i].msgs, rows[i].n, want.p);
+        buf_done(&want);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(families_of_mixtures),
+    cmocka_unit_test(harmony_as_published),
     cmocka_unit_test(as_jinja),
     cmocka_unit_test(demo_as_jinja),
     cmocka_unit_test(detects),
