@@ -320,7 +320,7 @@ static void one_overlap(struct out *o, int chunks, const struct rank_links *link
 {
     const struct setup with = {"tp2 ep2", CORES, 0, chunks, links};
     const struct setup without = {"tp2 ep2", CORES, 0, chunks, NULL};
-    double part[TRIES], transfer[TRIES], compute[TRIES];
+    double transfer[TRIES], other[TRIES], best[2] = {1e9, 1e9}; /* least disturbed */
     struct run a, b;
     char key[64];
 
@@ -334,19 +334,21 @@ static void one_overlap(struct out *o, int chunks, const struct rank_links *link
         if (i < 0)
             continue;
         transfer[i] = (s1.link_us - s0.link_us) / 1e6;
-        /* what is not meant to overlap counts as work */
-        compute[i] = plain + (s1.other_link_us - s0.other_link_us) / 1e6;
-        part[i] = (transfer[i] + compute[i] - wall) / fmin(transfer[i], compute[i]);
+        other[i] = (s1.other_link_us - s0.other_link_us) / 1e6;
+        best[0] = fmin(best[0], wall);
+        best[1] = fmin(best[1], plain);
     }
     close_run(&a);
     close_run(&b);
+    double t = median(transfer, TRIES);
+    double work = best[1] + median(other, TRIES); /* what is not meant to overlap too */
     snprintf(key, sizeof(key), "overlap_chunks%d", chunks);
-    put(o, key, median(part, TRIES), chunks > 1 ? 0.7 : -0.15, chunks > 1 ? 1.3 : 0.15,
-        chunks > 1 ? "of the shorter, at least 0.7" : "about 0");
+    put(o, key, (t + work - best[0]) / fmin(t, work), chunks > 1 ? 0.7 : -0.15,
+        chunks > 1 ? 1.3 : 0.15, chunks > 1 ? "of the shorter, at least 0.7" : "about 0");
     snprintf(key, sizeof(key), "overlap_chunks%d_transfer_s", chunks);
-    put(o, key, median(transfer, TRIES), 0, 1e9, "reported");
+    put(o, key, t, 0, 1e9, "reported");
     snprintf(key, sizeof(key), "overlap_chunks%d_compute_s", chunks);
-    put(o, key, median(compute, TRIES), 0, 1e9, "reported");
+    put(o, key, work, 0, 1e9, "reported");
 }
 
 static void overlap(struct out *o)

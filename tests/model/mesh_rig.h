@@ -15,9 +15,10 @@ struct mesh_job {
     enum dtype kv;
     const int32_t *toks; /* [n_seq, len] */
     int n_seq, len, budget;
-    int chunks;   /* in which rows go to experts */
-    int per_host; /* ranks that stand on a host; 0 = all */
-    bool flat;    /* all-to-alls, also across hosts */
+    int chunks;         /* in which rows go to experts */
+    int per_host;       /* ranks that stand on a host; 0 = all */
+    bool flat;          /* all-to-alls, also across hosts */
+    int64_t timeout_us; /* of a wait; 0 = 20 s */
 };
 
 struct mesh_run {
@@ -92,7 +93,9 @@ static inline bool mesh_fill(const struct mesh_job *j, struct step *st, int *don
 static inline int mesh_join(struct mesh_run *r, enum mesh_dim d, struct comm **ret)
 {
     int group = r->m->ranks[r->rank].group[d];
-    struct comm_cfg cfg = {.rank = r->rank, .timeout_us = 20000000};
+    struct comm_cfg cfg = {.rank = r->rank,
+                           .timeout_us =
+                               r->job->timeout_us ? r->job->timeout_us : 20000000};
 
     *ret = NULL;
     return group < 0 ? 0 : comm_join(r->f, group, &cfg, ret, &r->e);
