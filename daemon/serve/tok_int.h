@@ -51,6 +51,8 @@ struct tok_spec {
     size_t n_pieces;
     struct tok_src_merge *merges;
     size_t n_merges;
+    bool ranked; /* pieces are bytes as they are; two that make one merge, lowest id first
+                  */
     bool ignore_merges, nfc, add_bos, add_space_prefix;
     int64_t bos, eos, unk; /* -1 = none */
     int64_t ends[8];       /* eot, eom .. */
@@ -131,6 +133,12 @@ int enc_tick(struct enc *c);
 
 /* tok_merge.c: one word of a BPE vocabulary, or one chunk of SPM text. */
 int tok_merge_word(struct enc *c, const char *p, size_t n);
+
+/* tok_tiktoken.c: a tiktoken.model of Kimi (written over in place, must outlive the call)
+ * and its tokenizer_config.json. */
+int tok_open_tiktoken(const char *path, char *text, size_t n, const char *config,
+                      size_t config_n, const char *template_text, size_t template_n,
+                      struct tokenizer **ret, struct err *e);
 
 /* tok_gguf.c, tok_json.c: the folder of a Hugging Face model. */
 int tok_open_dir(const char *dir, struct tokenizer **ret, struct err *e);

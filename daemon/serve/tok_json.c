@@ -458,13 +458,21 @@ int tok_open_dir(const char *dir, struct tokenizer **ret, struct err *e)
     struct text json = {0}, config = {0}, template = {0};
     int rc = read_file(dir, "tokenizer.json", &json, e);
 
+    bool ranks = rc > 0;
+
+    if (ranks)
+        rc = read_file(dir, "tiktoken.model", &json, e);
     if (rc > 0)
-        rc = err_set(e, ERR_NOTFOUND, "'%s' has no tokenizer.json", dir);
+        rc =
+            err_set(e, ERR_NOTFOUND, "'%s' has no tokenizer.json or tiktoken.model", dir);
     if (rc == 0 && read_file(dir, "tokenizer_config.json", &config, e) < 0)
         rc = -1;
     if (rc == 0 && read_file(dir, "chat_template.jinja", &template, e) < 0)
         rc = -1;
-    if (rc == 0)
+    if (rc == 0 && ranks)
+        rc = tok_open_tiktoken(dir, json.p, json.n, config.p, config.n, template.p,
+                               template.n, ret, e);
+    else if (rc == 0)
         rc = open_texts(dir, &json, &config, &template, ret, e);
     free(template.p);
     free(config.p);

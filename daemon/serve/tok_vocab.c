@@ -228,7 +228,10 @@ static void load_pieces(struct tokenizer *t, const struct tok_spec *s)
             t->blob[at] = (char)byte;
             n = 1;
         } else if (p->type == TOK_NORMAL && !s->spm) {
-            n = alphabet_decode(p->p, p->n, t->blob + at);
+            if (s->ranked)
+                memcpy(t->blob + at, p->p, n);
+            else
+                n = alphabet_decode(p->p, p->n, t->blob + at);
             byte = n == 1 ? (unsigned char)t->blob[at] : -1;
         } else if (n) {
             memcpy(t->blob + at, p->p, n);
@@ -347,6 +350,51 @@ static int load_merges(struct tokenizer *t, const struct tok_spec *s, struct err
     return 0;
 }
 
+/* Every cut of a piece into two pieces is a merge, of the rank that the piece has: what
+ * tiktoken does by looking up joined neighbours. fill false: only count. */
+static size_t ranked_merges(struct tokenizer *t, bool fill)
+{
+    size_t count = 0, n;
+
+    for (int32_t id = 0; id < t->n_vocab; id++) {
+        const char *p = tok_piece(t, id, &n);
+        for (size_t k = 1; t->type[id] == TOK_NORMAL && k < n; k++) {
+            int32_t l = tok_map_find(t, p, k);
+            int32_t r = l < 0 ? -1 : tok_map_find(t, p + k, n - k);
+            uint64_t pair = (uint64_t)(uint32_t)l << 32 | (uint32_t)r;
+            uint32_t at = (uint32_t)mix(pair);
+
+            if (r < 0)
+                continue;
+            count++;
+            if (!fill || tok_merge_find(t, l, r))
+                continue;
+            while (t->merges[at & t->merge_mask].pair != MERGE_FREE)
+                at++;
+            t->merges[at & t->merge_mask] = (struct merge){pair, (uint32_t)id, id};
+        }
+    }
+    return count;
+}
+
+static int load_ranked(struct tokenizer *t, struct err *e)
+{
+    size_t n = ranked_merges(t, false);
+    uint32_t cap;
+
+    if (n > TOK_MERGES_MAX)
+        return err_set(e, ERR_CORRUPT, "%zu merges, up to %d are possible", n,
+                       TOK_MERGES_MAX);
+    cap = table_size(n);
+    t->merges = try_malloc(cap * sizeof(*t->merges));
+    if (!t->merges)
+        return err_set(e, ERR_NOMEM, "no memory for %zu merges", n);
+    memset(t->merges, 0xff, cap * sizeof(*t->merges));
+    t->merge_mask = cap - 1;
+    ranked_merges(t, true);
+    return 0;
+}
+
 struct scored {
     float score;
     int32_t id;
@@ -462,7 +510,8 @@ static int build_tables(struct tokenizer *t, const struct tok_spec *s, size_t by
         return err_set(e, ERR_NOMEM, "no memory for a vocabulary of %zu bytes", bytes);
     load_pieces(t, s);
     /* merges first: what a file calls bos may be one of their pieces all the same */
-    if (!s->spm && (load_map(t, e) < 0 || load_merges(t, s, e) < 0))
+    if (!s->spm && (load_map(t, e) < 0 ||
+                    (s->ranked ? load_ranked(t, e) : load_merges(t, s, e)) < 0))
         return -1;
     mark_control(t, s->bos);
     mark_control(t, s->eos);

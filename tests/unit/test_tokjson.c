@@ -311,10 +311,108 @@ TEST(open_allocation_failures)
     }
 }
 
+/* ---- tiktoken.model ---- */
+
+static void put_line(struct buf *b, const char *p, size_t n, int id)
+{
+    static const char digits[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t v = (uint32_t)(uint8_t)p[i] << 16;
+        v |= i + 1 < n ? (uint32_t)(uint8_t)p[i + 1] << 8 : 0;
+        v |= i + 2 < n ? (uint32_t)(uint8_t)p[i + 2] : 0;
+        for (int k = 0; k < 4; k++) {
+            char c = i + (size_t)k > n ? '=' : digits[v >> (18 - 6 * k) & 63];
+            buf_add(b, &c, 1);
+        }
+    }
+    buf_printf(b, " %d\n", id);
+}
+
+/* Published ids of Kimi K2, with as much of its vocabulary as they take; and neighbours
+ * that join by the lowest rank whatever their cut. */
+TEST(tiktoken_of_kimi)
+{
+    static const struct {
+        const char *piece;
+        int id;
+    } pieces[] = {{"Hello", 19180},
+                  {" world", 2695},
+                  {"\u4f60\u597d", 33845},
+                  {"\u4e16\u754c", 2243},
+                  {"123", 6694},
+                  {"456", 12972},
+                  {"789", 16242},
+                  {"xy", 300},
+                  {"yz", 299},
+                  {"xyz", 301}};
+    static const struct {
+        const char *text;
+        int n, ids[4];
+    } want[] = {{"Hello world", 2, {19180, 2695}},
+                {"\u4f60\u597d\u4e16\u754c", 2, {33845, 2243}},
+                {"1234567890", 4, {6694, 12972, 16242, 15}},
+                {"xyzx", 2, {301, 87}},
+                {"xxyz", 2, {87, 301}}};
+    static const char *const chars[] = {"\u4f60", "\u597d", "\u4e16", "\u754c"};
+    static const char config[] =
+        "{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}"
+        ","
+        "\"bos_token\":\"[BOS]\",\"eos_token\":\"[EOS]\",\"added_tokens_decoder\":{"
+        "\"40000\":{\"content\":\"[BOS]\",\"special\":true},"
+        "\"40001\":{\"content\":\"[EOS]\",\"special\":true}}}";
+    struct tokenizer *t = NULL;
+    struct err e = {0};
+    struct buf b;
+    size_t n_eog;
+
+    buf_init(&b, 0);
+    for (int v = 0; v < 256; v++) { /* '!' is 0, as in the real one */
+        char c = (char)(v < 94 ? v + 33 : v < 127 ? v - 94 : v);
+        put_line(&b, &c, 1, v);
+    }
+    for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++)
+        put_line(&b, pieces[i].piece, strlen(pieces[i].piece), pieces[i].id);
+    for (int i = 0; i < 4; i++) { /* what the Chinese pieces are merged from */
+        put_line(&b, chars[i], 2, 400 + 2 * i);
+        put_line(&b, chars[i], 3, 401 + 2 * i);
+    }
+    put_line(&b, "the last one", 12, 39999);
+    buf_add(&b, "", 1);
+    if (tok_open_tiktoken("k", b.p, b.len - 1, config, strlen(config), NULL, 0, &t, &e) <
+        0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(tokenizer_n_vocab(t), 40256);
+    assert_int_equal(tokenizer_bos(t), 40000);
+    assert_int_equal(tokenizer_eog(t, &n_eog)[0], 40001);
+    assert_string_equal(tokenizer_kind(t), "bpe:kimi");
+    for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+        struct tok_ids ids = encode(t, want[i].text, strlen(want[i].text), 0);
+        assert_int_equal(ids.n, want[i].n);
+        for (int k = 0; k < want[i].n; k++)
+            assert_int_equal(ids.v[k], want[i].ids[k]);
+        tok_ids_done(&ids);
+    }
+    tokenizer_free(t);
+    buf_done(&b);
+    char bad[] = "aGk= 0\naGk 0\n";
+    assert_int_equal(
+        tok_open_tiktoken("k", bad, strlen(bad), config, strlen(config), NULL, 0, &t, &e),
+        -1);
+    assert_non_null(strstr(e.msg, "line 2"));
+    assert_int_equal(tok_open_tiktoken("k", bad, 0, "{}", 2, NULL, 0, &t, &e), -1);
+    assert_non_null(strstr(e.msg, "tokenization_kimi"));
+}
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(json_as_gguf),  cmocka_unit_test(json_nfc),
-    cmocka_unit_test(json_refusals), cmocka_unit_test(json_post_processor),
-    cmocka_unit_test(folder),        cmocka_unit_test(open_allocation_failures),
+    cmocka_unit_test(tiktoken_of_kimi),
+    cmocka_unit_test(json_as_gguf),
+    cmocka_unit_test(json_nfc),
+    cmocka_unit_test(json_refusals),
+    cmocka_unit_test(json_post_processor),
+    cmocka_unit_test(folder),
+    cmocka_unit_test(open_allocation_failures),
 };
 
 TEST_MAIN("tokjson", tests)
