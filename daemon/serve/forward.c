@@ -107,6 +107,11 @@ static int new_host(struct forward *f, struct err *e)
 {
     size_t n = (size_t)f->cfg.max_outs * (size_t)f->w.info.n_vocab;
 
+    if (f->cfg.part.adp > 1) {
+        size_t adp = (size_t)f->cfg.part.adp;
+        f->groups = xcalloc((2 * (size_t)f->cfg.part.micro + 1) * adp, sizeof(int));
+        f->now_rows = f->groups + 2 * (size_t)f->cfg.part.micro * adp;
+    }
     f->lists = xcalloc((2 * (size_t)f->cfg.part.micro + 2) * (size_t)f->w.d.tp,
                        sizeof(*f->lists));
     if (!f->w.d.last)
@@ -161,6 +166,7 @@ static void settle_part(struct forward_part *p)
     p->ep = max_int(p->ep, 1);
     p->cp = max_int(p->cp, 1);
     p->cp_u = max_int(p->cp_u, 1);
+    p->adp = max_int(p->adp, 1);
     p->micro = min_int(p->micro ? p->micro : p->pp, FORWARD_MICRO_MAX);
     p->sp = p->sp && p->tp > 1;
     assert(p->tp == 1 || p->tp_comm);
@@ -182,12 +188,14 @@ int forward_new(struct backend *b, struct model *m, const struct forward_cfg *cf
     f->cfg = *cfg;
     f->cfg.max_outs = min_int(cfg->max_outs, cfg->max_rows);
     settle_part(&f->cfg.part);
+    int own_blocks = cfg->n_blocks / f->cfg.part.adp;
+    assert(own_blocks * f->cfg.part.adp == cfg->n_blocks);
     if (stream_new(b, &f->s, e) < 0 ||
         forward_weights_load(&f->w, b, m, &f->cfg.part, progress, arg, e) < 0)
         goto fail;
     f->kv_layout = layout_of(&f->w.info, &f->w.d, cfg->kv_type);
     if (kv_layout_fill(&f->kv_layout, e) < 0 || new_buffers(f, e) < 0 ||
-        kv_arena_new(b, &f->kv_layout, cfg->n_blocks, &f->kv, e) < 0)
+        kv_arena_new(b, &f->kv_layout, own_blocks, &f->kv, e) < 0)
         goto fail;
     *ret = f;
     return 0;
@@ -215,6 +223,7 @@ void forward_free(struct forward *f)
     free(f->host_logits);
     free(f->host_parts);
     free(f->lists);
+    free(f->groups);
     free(f);
 }
 
@@ -231,17 +240,33 @@ const struct kv_layout *forward_kv_layout(const struct forward *f)
 static int run_head(struct forward *f, const struct shape *s, int *at,
                     forward_sink_fn sink, void *arg, struct err *e)
 {
-    for (int first = 0; first < s->n_outs; first += f->cfg.max_outs) {
-        int n = min_int(f->cfg.max_outs, s->n_outs - first);
-        if (forward_head(f, s, first, n, e) < 0 || stream_sync(f->s, e) < 0)
+    int adp = f->cfg.part.adp, most = s->n_outs;
+
+    for (int g = 0; s->group_outs && g < adp; g++)
+        most = max_int(most, s->group_outs[g]);
+    for (int first = 0; first < most; first += f->cfg.max_outs) {
+        int n = max_int(min_int(f->cfg.max_outs, s->n_outs - first), 0);
+        for (int g = 0; s->group_outs && g < adp; g++)
+            f->now_rows[g] =
+                max_int(min_int(f->cfg.max_outs, s->group_outs[g] - first), 0);
+        if (forward_head(f, s, n ? first : 0, n, e) < 0 || stream_sync(f->s, e) < 0)
             return -1;
-        if (forward_leads(f)) {
+        if (forward_leads(f) && n) {
             forward_unpack(f, n);
             sink(arg, *at, n, f->host_logits);
         }
         *at += n;
     }
     return 0;
+}
+
+/* Has anybody rows of this micro-batch? */
+static bool has_rows(const struct forward *f, const struct shape *s)
+{
+    for (int g = 0; s->group_rows && g < f->cfg.part.adp; g++)
+        if (s->group_rows[g])
+            return true;
+    return s->n_items > 0;
 }
 
 int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, void *arg,
@@ -253,7 +278,7 @@ int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, 
     if (forward_stage_step(f, st, s, &n, e) < 0 || forward_copies(f, &s[0], e) < 0)
         return -1;
     for (int i = 0; i < n; i++) {
-        if (s[i].n_items && forward_layers(f, &s[i], e) < 0)
+        if (has_rows(f, &s[i]) && forward_layers(f, &s[i], e) < 0)
             return -1;
         if (f->w.d.last && run_head(f, &s[i], &outs, sink, arg, e) < 0)
             return -1;

@@ -37,6 +37,11 @@ enum { FORWARD_CP_MAX = 32 }; /* cp x cp_u */
  * with whole experts of its own, rows come by all-to-all), or, with ep 1, share every
  * expert's width; with cp the experts stand apart over the tp and cp ranks together.
  *
+ * adp: groups of tp ranks, each with items of its own and the KV of these: the step's
+ * blocks are cut into adp equal shards, and an item is of the group whose shard its
+ * blocks are in. Experts stand apart over the ranks of all groups, so a group that has no
+ * rows goes through the layers all the same.
+ *
  * cp x cp_u: the rows of a step are shared, each rank takes its own through the layers,
  * and attention brings them together (forward_cp.h). cp ranks share the positions, for
  * good: each has the KV of its own, a KV block of the step stands for cp * KV_BLOCK_TOK
@@ -44,7 +49,7 @@ enum { FORWARD_CP_MAX = 32 }; /* cp x cp_u */
  * and the KV with them. */
 struct forward_part {
     int tp, tp_at, pp, pp_at, ep, ep_at; /* sizes (0 = 1), coordinates */
-    int cp, cp_at, cp_u, cp_u_at;
+    int cp, cp_at, cp_u, cp_u_at, adp, adp_at;
     enum cp_method cp_method; /* how K and V come together where cp > 1 */
     int micro;                /* 0 = as many as stages */
     int chunks; /* parts in which rows go to experts elsewhere, so that they travel while
@@ -59,7 +64,7 @@ struct forward_part {
 struct forward_cfg {
     int max_rows, max_items, max_ctx, max_outs, max_copies;
     enum dtype kv_type;
-    int n_blocks; /* of the KV arena */
+    int n_blocks; /* that steps name; a rank's arena has its adp'th part */
     struct forward_part part;
 };
 
@@ -91,7 +96,8 @@ typedef void (*forward_sink_fn)(void *arg, int first, int n, const float *logits
 /* Run the items of a step whose tokens are all concrete; waits for the stream. Ids,
  * positions and blocks are checked. Outputs are rows out_from.. of each item; sink is not
  * called when there are none, and in the last stage only (by every tp rank of its first
- * cp rank). A step without items makes its copies. */
+ * cp rank); with adp only those of the group's own items are run, counted and given out.
+ * A step without items makes its copies. */
 int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, void *arg,
                 struct err *e);
 /* KV arena and its layout (for tests and hand-off). */

@@ -28,6 +28,7 @@ struct shape {
     int from;
     struct staging at;
     const struct cp_batch *cp;            /* with cp: then the counts are of my rows */
+    const int *group_rows, *group_outs;   /* with adp: of each group; else NULL */
     const int64_t *row_elems, *row_bytes; /* of each tp member's share of the rows */
 };
 
@@ -50,6 +51,8 @@ struct forward {
     size_t stage_cap;                /* of one micro-batch */
     float *host_logits, *host_parts; /* [max_outs, n_vocab]; as gathered */
     int64_t *lists; /* counts for collectives: 2 x tp a micro-batch, then 2 x tp */
+    int *groups;    /* adp: rows and outputs of groups, 2 x adp a micro-batch, then .. */
+    int *now_rows;  /* .. rows of each in what runs now; NULL without adp */
 };
 
 static inline int max_int(int a, int b) { return a > b ? a : b; }
@@ -90,6 +93,12 @@ static inline void own_rows(const struct forward *f, int n, int *ret_from, int *
 static inline bool forward_leads(const struct forward *f)
 {
     return f->w.d.cp_at == 0 && f->w.d.cp_u_at == 0;
+}
+
+/* May rows of others come to my experts in a run in which I have none? */
+static inline bool forward_shares(const struct forward *f)
+{
+    return f->cp || f->now_rows;
 }
 
 /* Cut the step into *ret_n micro-batches and upload what ops read of them. */

@@ -5,14 +5,14 @@
  * tp every rank has a part of each expert's width and the sum is completed over the
  * group, as in a plain FFN.
  *
- * Experts apart (ep = tp): each rank has its own rows (all ranks know all rows when sp is
- * off, so each takes its share). Pairs travel to the rank that their expert stands on and
- * their results come back in the same order, unreduced: they are summed at home in order
- * of the choices. So a row's result is the same to the bit wherever its experts stand and
- * whatever else is in the batch. Rows may go in chunks: while the experts work on one,
- * the next is on its way to them and the last on its way home. Where an expert stands
- * says a table on the device (rank_of, slot_of). Shared experts run at home on the rank's
- * own rows. */
+ * Experts apart (ep = tp x adp): each rank has its own rows (all ranks know all rows when
+ * sp is off, so each takes its share). Pairs travel to the rank that their expert stands
+ * on and their results come back in the same order, unreduced: they are summed at home in
+ * order of the choices. So a row's result is the same to the bit wherever its experts
+ * stand and whatever else is in the batch. Rows may go in chunks: while the experts work
+ * on one, the next is on its way to them and the last on its way home. Where an expert
+ * stands says a table on the device (rank_of, slot_of). Shared experts run at home on the
+ * rank's own rows. */
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -328,10 +328,13 @@ static int chunk_row(int rows, int n_chunks, int at)
 static int count_chunks(const struct forward *f, int rows)
 {
     int n = min_int(max_int(f->cfg.part.chunks, 1), MAX_CHUNKS);
+    int all = f->now_rows ? 0 : rows;
 
     if (f->cp) /* others may have any number of rows */
         return 1;
-    return rows / f->cfg.part.ep < n * CHUNK_ROWS ? 1 : n;
+    for (int g = 0; f->now_rows && g < f->cfg.part.adp; g++)
+        all += f->now_rows[g];
+    return all / f->cfg.part.ep < n * CHUNK_ROWS ? 1 : n;
 }
 
 static struct chunk chunk_of(const struct forward *f, int rows, int n_chunks, int at)
@@ -349,8 +352,9 @@ static struct chunk chunk_of(const struct forward *f, int rows, int n_chunks, in
     }
     for (int r = 0; r < ep; r++) {
         int64_t from, to;
+        int tp = f->w.d.tp, all = f->now_rows ? f->now_rows[r / tp] : rows;
 
-        comm_shard(rows, ep, r, &from, &to);
+        comm_shard(all, tp, r % tp, &from, &to);
         int n = (int)(to - from), first = chunk_row(n, n_chunks, at);
         int len = chunk_row(n, n_chunks, at + 1) - first;
         c.base += first * k;
@@ -490,7 +494,7 @@ static int bring_home(struct forward *f, struct dbuf *x, int rows, int from, int
 
     if (sp || f->w.d.tp == 1)
         return n ? op_add(f->s, &own, e) : 0;
-    if (!rows) /* of other cp ranks only */
+    if (!rows) /* of other cp ranks or groups only */
         return 0;
     if (comm_all_gather(f->cfg.part.tp_comm, f->s, at_row(f->sum, from, cols),
                         (struct comm_at){f->sum, 0}, row_bytes, e) < 0)

@@ -174,7 +174,8 @@ static int run_ffn(struct forward *f, const struct forward_layer *l, struct dbuf
 
     if (rows && close_pair(f, x, att, rows, l->w[ROLE_O], l->w[ROLE_O_BIAS], sp, e) < 0)
         return -1;
-    if (!rows && !(f->cp && l->experts[0])) /* experts here may have rows of others */
+    if (!rows &&
+        !(forward_shares(f) && l->experts[0])) /* experts here may have rows of others */
         return 0;
     if (l->experts[0])
         return forward_moe_run(f, l, x, rows, sp, row_bytes, e);
@@ -234,7 +235,7 @@ static int embed(struct forward *f, const struct shape *s, struct err *e)
         .part = d->tp > 1,
     };
 
-    if (!s->n_rows) /* of others only: cp */
+    if (!s->n_rows) /* of others only: cp, adp */
         return 0;
     if (op_embed(f->s, &o, e) < 0)
         return -1;
@@ -260,6 +261,8 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e)
     const struct forward_dims *d = &f->w.d;
     const struct shape *sp = f->cfg.part.sp ? s : NULL;
 
+    if (s->group_rows)
+        memcpy(f->now_rows, s->group_rows, (size_t)f->cfg.part.adp * sizeof(int));
     if ((d->first ? embed(f, s, e) : from_before(f, s->n_rows, e)) < 0)
         return -1;
     for (int i = 0; i < d->n_layer; i++) {
@@ -269,8 +272,9 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e)
         if (s->n_rows && (norm_all(f, f->x, s->n_rows, l->w[ROLE_ATTN_NORM], sp, e) < 0 ||
                           (!f->w.info.mla.kv_lora && run_qkv(f, l, s->n_rows, e) < 0)))
             return -1;
-        if ((f->cp ? forward_cp_attention(f, l, i, s, e)
-                   : run_attention(f, l, i, &span, e)) < 0)
+        if ((f->cp       ? forward_cp_attention(f, l, i, s, e)
+             : s->n_rows ? run_attention(f, l, i, &span, e)
+                         : 0) < 0)
             return -1;
         if (whole && run_ffn(f, l, f->x, f->att, s->n_rows, sp, s->row_bytes, e) < 0)
             return -1;
@@ -351,7 +355,7 @@ int forward_head(struct forward *f, const struct shape *s, int first, int n,
               : forward_gather_x(f, f->out_x, s, first, n, e) < 0 ||
                     forward_gather(f, f->q, f->att, f->w.d.o_dim, s, first, n, e) < 0)
         return -1;
-    if (!forward_leads(f))
+    if (!forward_leads(f) || !n)
         return run_ffn(f, l, f->out_x, f->q, 0, NULL, head_rows(f, 0), e);
     if (run_ffn(f, l, f->out_x, f->q, n, NULL, head_rows(f, n), e) < 0 ||
         norm_all(f, f->out_x, n, f->w.top[ROLE_OUT_NORM], NULL, e) < 0 ||

@@ -3,7 +3,11 @@
  * A micro-batch is a run of the step's rows: whole items, and a part of one where a
  * border falls inside it (its later rows find the KV of the earlier ones, since
  * micro-batches run in order). Each has a staging block of its own, so that all are
- * uploaded at once. */
+ * uploaded at once.
+ *
+ * With adp the rows that are cut are those of the rank's group, into as many
+ * micro-batches as the other groups have theirs: k of one meets k of another at the
+ * experts. */
 #include <assert.h>
 
 #include "base/err.h"
@@ -31,7 +35,8 @@ size_t forward_stage_size(const struct forward_cfg *c)
 
 /* ---- checks ---- */
 
-static int check_item(const struct forward *f, const struct step_item *it, struct err *e)
+static int check_item(const struct forward *f, const struct step *st,
+                      const struct step_item *it, struct err *e)
 {
     int64_t end = (int64_t)it->first_pos + it->n_tok;
 
@@ -43,12 +48,15 @@ static int check_item(const struct forward *f, const struct step_item *it, struc
             (unsigned long long)it->seq, it->n_tok, it->first_pos, it->n_block);
     if (it->parent_off >= 0)
         return err_set(e, ERR_UNSUPPORTED, "a tree of tokens in one item");
+    int32_t last = step_blocks(st)[it->block_off + it->n_block - 1];
+    if (last < 0 || last >= f->cfg.n_blocks)
+        return err_set(e, ERR_INTERNAL, "KV block %d of sequence %llu", last,
+                       (unsigned long long)it->seq);
     return 0;
 }
 
 /* Its capacities first, so that staging cannot overflow. */
-static int check_step(const struct forward *f, const struct step *st, int *ret_rows,
-                      struct err *e)
+static int check_step(const struct forward *f, const struct step *st, struct err *e)
 {
     const struct step_item *items = step_items(st);
     int rows = 0;
@@ -58,40 +66,67 @@ static int check_step(const struct forward *f, const struct step *st, int *ret_r
         return err_set(e, ERR_INTERNAL, "a step of %d items and %d copies", st->n_items,
                        st->n_copies);
     for (int i = 0; i < st->n_items; i++) {
-        if (check_item(f, &items[i], e) < 0)
+        if (check_item(f, st, &items[i], e) < 0)
             return -1;
         if (items[i].n_tok > f->cfg.max_rows - rows)
             return err_set(e, ERR_INTERNAL, "a step of more than %d tokens",
                            f->cfg.max_rows);
         rows += items[i].n_tok;
     }
-    *ret_rows = rows;
     return 0;
+}
+
+/* ---- groups ---- */
+
+static int own_blocks(const struct forward *f)
+{
+    return f->cfg.n_blocks / f->cfg.part.adp;
+}
+
+/* Rows of the step that an item has for a group: all of its own or none. */
+static int rows_of(const struct forward *f, const struct step *st,
+                   const struct step_item *it, int group)
+{
+    if (f->cfg.part.adp > 1 && step_shard(st, it, own_blocks(f)) != group)
+        return 0;
+    return it->n_tok;
+}
+
+static int group_rows(const struct forward *f, const struct step *st, int group)
+{
+    int rows = 0;
+
+    for (int i = 0; i < st->n_items; i++)
+        rows += rows_of(f, st, &step_items(st)[i], group);
+    return rows;
 }
 
 /* ---- micro-batches ---- */
 
-/* What an item has within rows [s->from, s->from + s->n_rows) of the step, of which its
- * own begin at `row`: its tokens from..from+n-1; n 0 = none. */
+/* What an item has within rows [s->from, s->from + s->n_rows) of the group's, of which
+ * its own, n_tok, begin at `row`: its tokens from..from+n-1; n 0 = none. */
 struct piece {
     int from, n;
 };
 
-static struct piece piece_of(const struct shape *s, const struct step_item *it, int row)
+static struct piece piece_of(const struct shape *s, int n_tok, int row)
 {
     int from = max_int(s->from - row, 0);
-    int to = min_int(s->from + s->n_rows - row, it->n_tok);
+    int to = min_int(s->from + s->n_rows - row, n_tok);
 
     return (struct piece){from, max_int(to - from, 0)};
 }
 
-static void count(const struct forward *f, struct shape *s, const struct step *st)
+/* Items, outputs and context of a group's micro-batch. */
+static void count(const struct forward *f, struct shape *s, const struct step *st,
+                  int group)
 {
     int tok = forward_block_tok(&f->cfg.part);
     const struct step_item *items = step_items(st);
 
-    for (int i = 0, row = 0; i < st->n_items; row += items[i++].n_tok) {
-        struct piece p = piece_of(s, &items[i], row);
+    for (int i = 0, row = 0, n; i < st->n_items; row += n, i++) {
+        n = rows_of(f, st, &items[i], group);
+        struct piece p = piece_of(s, n, row);
         int end = items[i].first_pos + p.from + p.n;
 
         if (!p.n)
@@ -132,16 +167,17 @@ static int stage_blocks(struct forward *f, const struct shape *s,
                         int32_t *table, struct err *e)
 {
     int n_block = min_int(it->n_block, s->max_blocks);
+    int first = own_blocks(f) * f->cfg.part.adp_at;
     /* -1 stands for a block that the window of all layers has left behind */
     int window = f->w.info.window_every ? 0 : f->w.info.sliding_window;
     int read_from = window ? max_int(first_pos - window + 1, 0) : 0;
 
     for (int j = 0; j < n_block; j++) {
         bool needed = (j + 1) * forward_block_tok(&f->cfg.part) > read_from;
-        if (blocks[j] < (needed ? 0 : -1) || blocks[j] >= f->cfg.n_blocks)
+        if (blocks[j] < (needed ? first : -1) || blocks[j] >= first + own_blocks(f))
             return err_set(e, ERR_INTERNAL, "KV block %d of sequence %llu", blocks[j],
                            (unsigned long long)it->seq);
-        table[j] = max_int(blocks[j], 0);
+        table[j] = max_int(blocks[j] - first, 0);
     }
     /* beyond the item's context: never read */
     for (int j = n_block; j < s->max_blocks; j++)
@@ -172,19 +208,31 @@ static int stage_piece(struct forward *f, const struct step *st, const struct sh
 }
 
 static int stage_copies(struct forward *f, const struct step *st, const struct shape *s,
-                        struct err *e)
+                        int k, struct err *e)
 {
     const struct step_copy *c = step_copies(st);
+    int each = own_blocks(f), at = 0;
 
-    for (int i = 0; i < s->n_copies; i++) {
+    for (int i = 0; k == 0 && i < st->n_copies; i++) {
         if (c[i].src < 0 || c[i].src >= f->cfg.n_blocks || c[i].dst < 0 ||
-            c[i].dst >= f->cfg.n_blocks)
+            c[i].dst >= f->cfg.n_blocks || c[i].src / each != c[i].dst / each)
             return err_set(e, ERR_INTERNAL, "copy of KV block %d to %d", c[i].src,
                            c[i].dst);
-        f->stage[s->at.src + i] = c[i].src;
-        f->stage[s->at.dst + i] = c[i].dst;
+        if (c[i].src / each != f->cfg.part.adp_at)
+            continue;
+        f->stage[s->at.src + at] = c[i].src % each;
+        f->stage[s->at.dst + at++] = c[i].dst % each;
     }
     return 0;
+}
+
+static int own_copies(const struct forward *f, const struct step *st)
+{
+    int n = 0;
+
+    for (int i = 0; i < st->n_copies; i++)
+        n += step_copies(st)[i].src / own_blocks(f) == f->cfg.part.adp_at;
+    return n;
 }
 
 static int stage_one(struct forward *f, const struct step *st, struct shape *s, int k,
@@ -194,16 +242,17 @@ static int stage_one(struct forward *f, const struct step *st, struct shape *s, 
     const struct step_item *items = step_items(st);
     int outs = 0, n = 0;
 
-    count(f, s, st);
+    count(f, s, st, f->cfg.part.adp_at);
     lay_out(s, base);
     assert((size_t)s->at.len - base <= f->stage_cap);
     f->stage[s->at.row] = 0;
-    for (int i = 0, row = 0; i < st->n_items; row += items[i++].n_tok) {
-        struct piece p = piece_of(s, &items[i], row);
+    for (int i = 0, row = 0, rows; i < st->n_items; row += rows, i++) {
+        rows = rows_of(f, st, &items[i], f->cfg.part.adp_at);
+        struct piece p = piece_of(s, rows, row);
         if (p.n && stage_piece(f, st, s, n++, &items[i], p, &outs, e) < 0)
             return -1;
     }
-    if (stage_copies(f, st, s, e) < 0)
+    if (stage_copies(f, st, s, k, e) < 0)
         return -1;
     if (f->cp)
         forward_cp_stage(f, s, k);
@@ -229,22 +278,51 @@ static void list_rows(struct forward *f, struct shape *s, int k)
     s->row_bytes = bytes;
 }
 
+/* Micro-batch k of n of so many rows. */
+static struct shape cut(int rows, int k, int n)
+{
+    int from = (int)((int64_t)rows * k / n), to = (int)((int64_t)rows * (k + 1) / n);
+
+    return (struct shape){.from = from, .n_rows = to - from};
+}
+
+/* What each group has of micro-batch k of n. */
+static void list_groups(struct forward *f, const struct step *st, struct shape *s, int k,
+                        int n)
+{
+    int adp = f->cfg.part.adp, *rows = f->groups + (size_t)(2 * k * adp);
+
+    if (adp == 1)
+        return;
+    for (int g = 0; g < adp; g++) {
+        struct shape of = cut(group_rows(f, st, g), k, n);
+
+        count(f, &of, st, g);
+        rows[g] = of.n_rows;
+        rows[adp + g] = of.n_outs;
+    }
+    s->group_rows = rows;
+    s->group_outs = rows + adp;
+}
+
 int forward_stage_step(struct forward *f, const struct step *st,
                        struct shape shapes[FORWARD_MICRO_MAX], int *ret_n, struct err *e)
 {
-    int rows = 0, n;
+    int most = 0, n;
 
-    if (check_step(f, st, &rows, e) < 0)
+    if (check_step(f, st, e) < 0)
         return -1;
-    n = max_int(1, min_int(f->cfg.part.micro, rows));
+    for (int g = 0; g < f->cfg.part.adp; g++)
+        most = max_int(most, group_rows(f, st, g));
+    n = max_int(1, min_int(f->cfg.part.micro, most));
     for (int k = 0; k < n; k++) {
-        int from = (int)((int64_t)rows * k / n), to = (int)((int64_t)rows * (k + 1) / n);
-        struct shape s = {.from = from, .n_rows = to - from};
+        struct shape s = cut(group_rows(f, st, f->cfg.part.adp_at), k, n);
 
-        s.n_copies = k == 0 ? st->n_copies : 0;
+        s.n_copies = k == 0 ? own_copies(f, st) : 0;
         if (stage_one(f, st, &s, k, e) < 0)
             return -1;
         list_rows(f, &s, k);
+        list_groups(f, st, &s, k, n);
         shapes[k] = s;
     }
     *ret_n = n;

@@ -186,6 +186,7 @@ void forward_part_of(const struct layout *l, struct forward_part *ret)
                                  .ep = l->ep,
                                  .cp = l->cp / layout_cp_heads(l),
                                  .cp_u = layout_cp_heads(l),
+                                 .adp = l->adp,
                                  .cp_method = l->cp_method,
                                  .sp = l->sp};
 }
@@ -199,6 +200,9 @@ static int check_cp(const struct model_info *i, const struct forward_part *p,
     if (i->mla.kv_lora && cp > 1)
         return err_param(e, ERR_UNSUPPORTED, "layout",
                          "cp %d: latent attention is served with cp 1 only", cp);
+    if (cp > 1 && at_least_one(p->adp) > 1)
+        return err_param(e, ERR_UNSUPPORTED, "layout",
+                         "adp %d with cp %d: with adp the engine runs cp 1", p->adp, cp);
     if (cp > FORWARD_CP_MAX)
         return err_param(e, ERR_RANGE, "layout", "cp %d is more than %d", cp,
                          FORWARD_CP_MAX);
@@ -224,9 +228,18 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
                        struct err *e)
 {
     int tp = at_least_one(p->tp), pp = at_least_one(p->pp), ep = at_least_one(p->ep);
-    int cp = at_least_one(p->cp) * at_least_one(p->cp_u);
+    int cp = at_least_one(p->cp) * at_least_one(p->cp_u), adp = at_least_one(p->adp);
 
-    if (ep > 1 && (!i->moe.n_expert || (ep != tp && cp == 1)))
+    if (adp > 1 && !i->moe.n_expert)
+        return err_param(e, ERR_INVALID, "layout",
+                         "adp %d: a dense model has no experts to share over groups",
+                         adp);
+    if (adp > 1 && cp == 1 && ep != tp * adp)
+        return err_param(e, ERR_INVALID, "layout",
+                         "ep %d with tp %d and adp %d: with adp the engine runs experts "
+                         "over all of them, ep %d",
+                         ep, tp, adp, tp * adp);
+    if (ep > 1 && (!i->moe.n_expert || (ep != tp && cp == 1 && adp == 1)))
         return err_param(e, ERR_INVALID, "layout",
                          i->moe.n_expert
                              ? "ep %d with tp %d: the engine runs ep 1, or ep "

@@ -1,10 +1,12 @@
 /* daemon/serve/outs.c - what becomes of the logits of a step: scores and sampled tokens.
  *
  * A plan before the step says for each output row which item it is of; the sink takes the
- * logits. Sampling many rows is spread over a team that sleeps between steps: rows are
+ * logits. Rows are listed group by group, so that a group's own stand together. Sampling
+ * many rows is spread over a team that sleeps between steps: rows are
  * independent, so the split changes no choice. */
 #include "daemon/serve/outs.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -33,6 +35,10 @@ struct outs {
     struct exec_slot *now; /* being run */
     struct out_row *rows;  /* [caps.outs] of it */
     int n_rows;
+    int n_groups, group_blocks;
+    bool *kept;           /* [caps.items]: which items of the step were whole */
+    int *group_row;       /* [n_groups]: the first row of each */
+    pthread_mutex_t turn; /* of the groups, to sample */
     _Atomic bool failed;
 };
 
@@ -48,6 +54,11 @@ int outs_new(const struct outs_cfg *cfg, struct outs **ret, struct err *e)
     o->slots = cfg->slots;
     o->n_slots = cfg->n_slots;
     o->n_vocab = cfg->n_vocab;
+    o->n_groups = cfg->n_groups > 1 ? cfg->n_groups : 1;
+    o->group_blocks = cfg->group_blocks;
+    o->group_row = xcalloc((size_t)o->n_groups, sizeof(*o->group_row));
+    o->kept = xcalloc((size_t)cfg->max_items, sizeof(*o->kept));
+    pthread_mutex_init(&o->turn, NULL);
     o->n_samplers = o->team ? team_size(o->team) : 1;
     o->samplers = xcalloc((size_t)o->n_samplers, sizeof(*o->samplers));
     for (int i = 0; i < o->n_samplers; i++)
@@ -65,6 +76,9 @@ void outs_free(struct outs *o)
         sampler_free(o->samplers[i]);
     free(o->samplers);
     free(o->rows);
+    free(o->group_row);
+    free(o->kept);
+    pthread_mutex_destroy(&o->turn);
     team_free(o->team);
     free(o);
 }
@@ -121,6 +135,29 @@ static void add_rows(struct outs *o, const struct step_item *it,
     }
 }
 
+static int group_of(const struct outs *o, const struct step *st,
+                    const struct step_item *it)
+{
+    return o->n_groups > 1 ? step_shard(st, it, o->group_blocks) : 0;
+}
+
+/* The outputs of the items that are left; results of others have nothing to take. */
+static void list_rows(struct outs *o, const struct exec_slot *s)
+{
+    const struct step_item *items = step_items(s->st);
+
+    o->n_rows = 0;
+    for (int g = 0; g < o->n_groups; g++) {
+        o->group_row[g] = o->n_rows;
+        for (int32_t i = 0, r = 0; i < s->st->n_items; i++, r++) {
+            while (!o->kept[r])
+                r++;
+            if (group_of(o, s->st, &items[i]) == g)
+                add_rows(o, &items[i], &s->results[r]);
+        }
+    }
+}
+
 /* Keep in the step only items whose tokens are all known; those that wait for a token
  * that was never accepted get an empty result. Lists the outputs of the rest. */
 void outs_plan(struct outs *o, struct exec_slot *s)
@@ -132,17 +169,15 @@ void outs_plan(struct outs *o, struct exec_slot *s)
     atomic_store(&o->failed, false);
     resolve_all(o, s->st);
     exec_slot_lay_out(s);
-    o->n_rows = 0;
     for (int32_t i = 0; i < s->st->n_items; i++) {
-        if (!item_is_whole(s->st, &items[i])) {
+        o->kept[i] = item_is_whole(s->st, &items[i]);
+        if (o->kept[i])
+            items[kept++] = items[i];
+        else
             s->results[i].n_scored = s->results[i].n_accepted = 0;
-            continue;
-        }
-        items[kept] = items[i];
-        add_rows(o, &items[kept], &s->results[i]);
-        kept++;
     }
     s->st->n_items = kept;
+    list_rows(o, s);
 }
 
 struct sampling {
@@ -192,13 +227,16 @@ static int work_of(const struct outs *o, int first, int n)
 
 void outs_sink(void *arg, int first, int n, const float *logits)
 {
-    struct outs *o = arg;
-    struct sampling p = {o, first, n, logits};
+    const struct outs_from *from = arg;
+    struct outs *o = from->outs;
+    struct sampling p = {o, o->group_row[from->group] + first, n, logits};
 
-    if (o->team && n > 1 && work_of(o, first, n) >= TEAM_WORK)
+    pthread_mutex_lock(&o->turn);
+    if (o->team && n > 1 && work_of(o, p.first, n) >= TEAM_WORK)
         team_run(o->team, sample_member, &p);
     else
         sample_member(&p, 0, 1);
+    pthread_mutex_unlock(&o->turn);
 }
 
 bool outs_failed(const struct outs *o) { return atomic_load(&o->failed); }

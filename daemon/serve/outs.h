@@ -1,6 +1,7 @@
 /* daemon/serve/outs.h - what becomes of the logits of a step: scores and sampled tokens.
  *
- * Inside the ranks executor only; the thread of the rank that gives out logits. */
+ * Inside the ranks executor only; the threads of the ranks that give out logits. Of
+ * several groups (adp) each gives out those of its own items: they are taken in turn. */
 #ifndef SERVE_OUTS_H
 #define SERVE_OUTS_H
 
@@ -12,8 +13,9 @@ struct outs;
 
 struct outs_cfg {
     const struct exec_slot *slots; /* the executor's, borrowed: ticket % n_slots */
-    int n_slots, n_vocab, max_rows;
-    int n_threads; /* that sample */
+    int n_slots, n_vocab, max_items, max_rows;
+    int n_groups, group_blocks; /* groups of ranks, KV blocks of each; 0 = one group */
+    int n_threads;              /* that sample */
     const int *cpus;
 };
 int outs_new(const struct outs_cfg *cfg, struct outs **ret, struct err *e);
@@ -23,7 +25,11 @@ void outs_free(struct outs *o);
  * known (those that wait for a token that was never accepted get an empty result) and
  * lists the outputs of the rest. */
 void outs_plan(struct outs *o, struct exec_slot *s);
-/* A forward_sink_fn with the outs as its arg. */
+/* A forward_sink_fn with an outs_from as its arg; any thread. */
+struct outs_from {
+    struct outs *outs;
+    int group; /* whose logits they are */
+};
 void outs_sink(void *arg, int first, int n, const float *logits);
 /* Some row of the last plan had no usable logits. */
 bool outs_failed(const struct outs *o);

@@ -38,6 +38,8 @@ static struct forward_part part_of(const struct rank *r)
         .pp_at = at->at[MESH_PP],
         .ep = m->size[MESH_EP],
         .ep_at = at->at[MESH_EP],
+        .adp = m->size[MESH_ADP],
+        .adp_at = at->at[MESH_ADP],
         .cp = m->size[MESH_CP],
         .cp_at = at->at[MESH_CP],
         .cp_u = m->size[MESH_CPU],

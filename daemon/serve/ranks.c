@@ -1,13 +1,14 @@
 /* daemon/serve/ranks.c - the threads of the ranks: load, then steps until the end.
  *
  * The scheduler thread copies a step into a slot and pushes the slot. The leader (the
- * rank that gives out logits) resolves references to tokens of the steps before it,
- * raises `go` for the other ranks, runs its own share, samples, waits for the others'
- * `done`, and pushes the slot on the queue of completions, whose descriptor the scheduler
- * polls. Where the leader itself hangs, a rank that left the step pushes it instead.
- * Slots are used in turn; there are enough of them that the results a step may refer to
- * are still there while it runs: a step refers to tickets that were in flight when it was
- * submitted, itself in flight at most depth - 1 steps behind the newest.
+ * rank that gives out logits, with adp the first of them) resolves references to tokens
+ * of the steps before it, raises `go` for the other ranks, runs its own share, samples,
+ * waits for the others' `done`, and pushes the slot on the queue of completions, whose
+ * descriptor the scheduler polls. Where the leader itself hangs, a rank that left the
+ * step pushes it instead. Slots are used in turn; there are enough of them that the
+ * results a step may refer to are still there while it runs: a step refers to tickets
+ * that were in flight when it was submitted, itself in flight at most depth - 1 steps
+ * behind the newest.
  *
  * Lifecycle: ranks_new starts the threads and waits for the leader's first word on the
  * completion queue (all loaded, or why not); free pushes the end marker and joins. A rank
@@ -163,7 +164,9 @@ static void *other_main(void *arg)
         if (atomic_load(&r->over))
             break;
         turn++;
-        rank_run(k, r->now->st, no_sink, NULL);
+        struct outs_from from = {r->outs, k->mesh->ranks[k->index].at[MESH_ADP]};
+        bool head = k->index == mesh_head(k->mesh, from.group);
+        rank_run(k, r->now->st, head ? outs_sink : no_sink, &from);
         gate_raise(&k->done, turn);
         if (k->failed)
             stand_in(k, turn);
@@ -183,7 +186,7 @@ static int run_all(struct ranks *r, struct exec_slot *s, struct err *why)
     r->now = s;
     outs_plan(r->outs, s);
     others_go(r);
-    rc = rank_run(&r->rank[r->leader], s->st, outs_sink, r->outs);
+    rc = rank_run(&r->rank[r->leader], s->st, outs_sink, &(struct outs_from){r->outs, 0});
     if (rc < 0)
         *why = r->rank[r->leader].why;
     if (others_done(r, rc < 0 ? comm_timeout(r) / 4 : 2 * comm_timeout(r), &other) < 0 &&
@@ -231,7 +234,10 @@ static int ranks_load(struct ranks *r, struct err *e)
         .slots = r->slots,
         .n_slots = r->n_slots,
         .n_vocab = r->n_vocab,
+        .max_items = r->cfg.caps.items,
         .max_rows = r->cfg.caps.outs,
+        .n_groups = r->mesh.layout.adp,
+        .group_blocks = r->cfg.forward.n_blocks / r->mesh.layout.adp,
         .n_threads = c->n_threads,
         .cpus = c->cpus,
     };
@@ -254,7 +260,6 @@ static void *leader_main(void *arg)
     }
     atomic_store(&r->over, 1);
     gate_raise(&r->go, ++r->turn);
-    outs_free(r->outs);
     rank_close(&r->rank[r->leader]);
     gate_raise(&r->rank[r->leader].gone, 1);
     return NULL;
@@ -319,6 +324,7 @@ static void ranks_free(struct executor *x)
         return; /* what a hanging rank may still touch stays */
     for (int i = 0; r->slots && i < r->n_slots; i++)
         exec_slot_done(&r->slots[i]);
+    outs_free(r->outs);
     comm_fabric_free(r->fabric);
     rank_links_done(&r->links);
     free(r->slots);
@@ -383,15 +389,10 @@ static void share_threads(struct ranks *r, int i, struct backend_cfg *ret)
     ret->spin = r->cfg.backend.spin && all >= n;
 }
 
-/* What the engine cannot do yet, in one sentence. */
 static int check_layout(const struct layout *l, const struct model_info *i, struct err *e)
 {
     struct forward_part p;
 
-    if (l->adp > 1)
-        return err_param(e, ERR_UNSUPPORTED, "layout",
-                         "the engine runs layouts of tp, sp, pp, cp and ep; adp is "
-                         "planned but not run yet");
     if (layout_cp_heads(l) < 1 || l->cp % layout_cp_heads(l))
         return err_param(e, ERR_INVALID, "layout", "cp_u %d does not divide cp %d",
                          l->cp_u, l->cp);
@@ -428,6 +429,9 @@ static int make_mesh(struct ranks *r, const struct model_info *i, struct err *e)
         return -1;
     if (check_layout(&l, i, e) < 0 || mesh_make(&l, &r->mesh, e) < 0)
         return -1;
+    if (r->cfg.forward.n_blocks % l.adp)
+        return err_set(e, ERR_INVALID, "%d KV blocks are not shared out evenly by adp %d",
+                       r->cfg.forward.n_blocks, l.adp);
     if (r->mesh.n > 1 && emulate_links(r, e) < 0)
         return -1;
     if (r->mesh.n > 1 && comm_fabric_new(r->mesh.groups, r->mesh.n_groups, r->mesh.n, 0,

@@ -116,4 +116,12 @@ struct step_done {
         *error; /* NULL, or why the device failed; then there are no results */
 };
 
+/* Where block ids are cut into shards of so many: the one that an item is of. The last
+ * block of an item is always there; those before may have left a window. */
+static inline int step_shard(const struct step *s, const struct step_item *it,
+                             int shard_blocks)
+{
+    return step_blocks(s)[it->block_off + it->n_block - 1] / shard_blocks;
+}
+
 #endif

@@ -35,30 +35,38 @@ struct mesh_run {
     struct step *st;
 };
 
+/* Sequence s is of one of adp groups; its blocks are scattered over the group's shard. */
+static inline int mesh_group(int s, int adp) { return rig_block(s, 0) % adp; }
+
+static inline int mesh_block(int s, int i, int adp)
+{
+    return mesh_group(s, adp) * (RIG_BLOCKS / adp) + i * (RIG_SEQS / adp) +
+           rig_block(s, 0) / adp;
+}
+
 static inline void mesh_sink(void *arg, int first, int n, const float *logits)
 {
     struct mesh_run *r = arg;
     const struct step_item *it = step_items(r->st);
     size_t vocab = (size_t)r->n_vocab;
+    int adp = r->m->layout.adp, mine = r->m->ranks[r->rank].at[MESH_ADP], own;
 
     if (!r->logits)
         return;
-    while (first >= it->n_tok)
-        first -= it++->n_tok;
-    for (int i = 0; i < n; i++, first++) {
-        if (first == it->n_tok) {
-            it++;
-            first = 0;
+    for (int i = 0; i < n; first -= own, it++) {
+        own = mesh_group((int)it->seq, adp) == mine ? it->n_tok : 0;
+        for (; i < n && first < own; i++, first++) {
+            size_t row =
+                (size_t)it->seq * (size_t)r->job->len + (size_t)(it->first_pos + first);
+            memcpy(r->logits + row * vocab, logits + (size_t)i * vocab,
+                   vocab * sizeof(float));
         }
-        size_t row =
-            (size_t)it->seq * (size_t)r->job->len + (size_t)(it->first_pos + first);
-        memcpy(r->logits + row * vocab, logits + (size_t)i * vocab,
-               vocab * sizeof(float));
     }
 }
 
 /* A step with up to budget rows of the sequences in turn; false when all are done. */
-static inline bool mesh_fill(const struct mesh_job *j, struct step *st, int *done)
+static inline bool mesh_fill(const struct mesh_job *j, struct step *st, int adp,
+                             int *done)
 {
     int left = j->budget;
 
@@ -83,7 +91,7 @@ static inline bool mesh_fill(const struct mesh_job *j, struct step *st, int *don
         for (int i = 0; i < n; i++)
             step_toks(st)[st->n_toks++] = j->toks[s * j->len + done[s] + i];
         for (int i = 0; i < blocks; i++)
-            step_blocks(st)[st->n_blocks++] = rig_block(s, i);
+            step_blocks(st)[st->n_blocks++] = mesh_block(s, i, adp);
         done[s] += n;
         left -= n;
     }
@@ -105,7 +113,7 @@ static inline int mesh_steps(struct mesh_run *r, struct forward *f)
 {
     int done[RIG_SEQS] = {0};
 
-    while (mesh_fill(r->job, r->st, done))
+    while (mesh_fill(r->job, r->st, r->m->layout.adp, done))
         if (forward_run(f, r->st, mesh_sink, r, &r->e) < 0)
             return -1;
     return 0;
@@ -130,6 +138,8 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
                                       .ep_at = at->at[MESH_EP],
                                       .cp = r->m->size[MESH_CP],
                                       .cp_at = at->at[MESH_CP],
+                                      .adp = r->m->size[MESH_ADP],
+                                      .adp_at = at->at[MESH_ADP],
                                       .cp_u = r->m->size[MESH_CPU],
                                       .cp_u_at = at->at[MESH_CPU],
                                       .cp_method = r->m->layout.cp_method,
@@ -193,7 +203,7 @@ static inline void *mesh_main(void *arg)
     r->rc = model_open(r->job->model, &m, &r->e);
     if (r->rc == 0) {
         r->n_vocab = model_info(m)->n_vocab;
-        if (r->rank == mesh_head(r->m, 0))
+        if (r->rank == mesh_head(r->m, r->m->ranks[r->rank].at[MESH_ADP]))
             r->logits = xcalloc((size_t)r->job->n_seq * (size_t)r->job->len,
                                 (size_t)r->n_vocab * sizeof(float));
         mesh_work(r, m);
@@ -212,6 +222,19 @@ static inline void mesh_rig_place(struct mesh *m, const struct mesh_job *j)
     mesh_place(m, host);
     for (int i = 0; i < m->n_groups && j->flat; i++)
         m->groups[i].two_level = false;
+}
+
+/* What the head of group g has, to the first head. */
+static inline void mesh_merge(struct mesh_run *to, struct mesh_run *from, int g)
+{
+    size_t one = (size_t)to->job->len * (size_t)to->n_vocab;
+
+    for (int s = 0; s < to->job->n_seq && to->logits && from->logits; s++)
+        if (mesh_group(s, to->m->layout.adp) == g)
+            memcpy(to->logits + (size_t)s * one, from->logits + (size_t)s * one,
+                   one * sizeof(float));
+    free(from->logits);
+    from->logits = NULL;
 }
 
 /* The ranks' runs, [mesh.n] (free logits of the head, then the array); *ret_head. */
@@ -238,6 +261,8 @@ mesh_run_all(const char *layout, const struct mesh_job *job, struct mesh_run **r
     }
     for (int i = 0; i < m->n; i++)
         pthread_join(r[i].thread, NULL);
+    for (int g = 1; g < m->layout.adp; g++)
+        mesh_merge(&r[mesh_head(m, 0)], &r[mesh_head(m, g)], g);
     if (ret_head)
         *ret_head = &r[mesh_head(m, 0)];
     comm_fabric_free(f);

@@ -174,6 +174,24 @@ static void test_one_row_experts(void **state)
     compare("qwen3_moe", "cpu", 1, some, 2); /* ranks without any row of their own */
 }
 
+/* Groups with sequences of their own, experts shared over all; a group may have none. */
+static const char *const groups[] = {"adp2 ep2",        "adp2 tp2 ep4",
+                                     "adp4 ep4",        "adp2 pp2 ep2",
+                                     "adp2 tp2 sp ep4", "adp2 tp2 pp2 ep4"};
+
+static void test_groups(void **state)
+{
+    (void)state;
+    compare("qwen3_moe", "cpu", 64, groups, 6);
+    compare("qwen3_moe", "cpu", 1, groups, 6); /* one group with a row, the others idle */
+    compare("qwen2_moe", "cpu", 7, groups, 4);
+    compare("qwen2_moe", "cpu", SEQS * LEN, groups, 4);
+    compare("gpt_oss", "cpu", 33, groups, 4);
+    compare("mixtral", "cpu", 33, groups, 4);
+    compare("deepseek_v3", "cpu", 17, groups, 6); /* its first layers are dense */
+    compare("qwen2_moe", "far", 16, groups, 2);
+}
+
 /* Rows shared over ranks: by positions, by heads, by both; prompts in one piece and in
  * chunks, then, with a budget of few rows, decode. */
 static const char *const context[] = {
@@ -225,7 +243,8 @@ static void test_ways(void **state)
         const char *layout;
         int chunks, per_host;
         bool flat;
-    } ways[] = {{"tp4 ep4", 4, 0, false},    {"tp4 ep4 sp", 2, 0, false},
+    } ways[] = {{"tp4 ep4", 4, 0, false},    {"adp2 tp2 ep4", 4, 0, false},
+                {"adp4 ep4", 2, 2, false},   {"tp4 ep4 sp", 2, 0, false},
                 {"tp4 ep4", 1, 2, true},     {"tp4 ep4", 1, 2, false},
                 {"tp4 ep4 sp", 4, 2, false}, {"tp4 pp2 ep4", 3, 3, false}};
     char dir[256];
@@ -254,8 +273,8 @@ static void test_ways(void **state)
                      ways[i].chunks, ways[i].per_host);
         assert_true(ways[i].chunks == 1 ||
                     r[0].ep[COMM_ALL_TO_ALL].calls > plain[0].ep[COMM_ALL_TO_ALL].calls);
-        for (int k = 0; k < 4 && (i == 2 || i == 3); k++)
-            cut[i - 2] += r[k].ep[COMM_ALL_TO_ALL].cut_bytes;
+        for (int k = 0; k < 4 && (i == 4 || i == 5); k++)
+            cut[i - 4] += r[k].ep[COMM_ALL_TO_ALL].cut_bytes;
         free(head->logits);
         free(other->logits);
         free(plain);
@@ -291,6 +310,7 @@ static void refused(const char *layout, const char *why)
 static void test_refused(void **state)
 {
     (void)state;
+    refused("adp2 ep2", "adp 2: a dense model has no experts to share over groups");
     refused("tp2 ep2", "a dense model has no experts");
     refused("tp3", "tp 3 does not divide the model's 4 attention heads");
     refused("tp8", "tp 8 does not divide the model's 4 attention heads");
@@ -363,14 +383,39 @@ static void test_memory(void **state)
     tiny_remove(dir);
 }
 
+/* A group has KV for its own sequences, a rank its share of the experts. */
+static void test_group_memory(void **state)
+{
+    char dir[256];
+
+    (void)state;
+    make_tokens();
+    snprintf(dir, sizeof(dir), "%s", tiny_model("qwen3_moe", test_seed()));
+    struct mesh_job job = job_of(dir, "cpu", 64);
+    struct mesh_run *h1, *h4, *one = mesh_run_all("tp1", &job, &h1);
+    struct mesh_run *r = mesh_run_all("adp4 ep4", &job, &h4);
+    all_ok(r, 4, "adp4 ep4");
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(r[i].mem.kv_bytes * 4, one[0].mem.kv_bytes);
+        assert_true(r[i].mem.weight_bytes < one[0].mem.weight_bytes);
+        assert_true(r[i].ep[COMM_ALL_TO_ALL].calls == r[0].ep[COMM_ALL_TO_ALL].calls);
+    }
+    free(h1->logits);
+    free(h4->logits);
+    free(one);
+    free(r);
+    tiny_remove(dir);
+}
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_llama),     cmocka_unit_test(test_qwen3),
-    cmocka_unit_test(test_qwen3_moe), cmocka_unit_test(test_qwen2_moe),
-    cmocka_unit_test(test_mixtral),   cmocka_unit_test(test_one_row_experts),
-    cmocka_unit_test(test_context),   cmocka_unit_test(test_gpt_oss),
-    cmocka_unit_test(test_deepseek),  cmocka_unit_test(test_one_row),
-    cmocka_unit_test(test_far),       cmocka_unit_test(test_refused),
-    cmocka_unit_test(test_bytes),     cmocka_unit_test(test_memory),
+    cmocka_unit_test(test_llama),        cmocka_unit_test(test_qwen3),
+    cmocka_unit_test(test_qwen3_moe),    cmocka_unit_test(test_qwen2_moe),
+    cmocka_unit_test(test_mixtral),      cmocka_unit_test(test_one_row_experts),
+    cmocka_unit_test(test_groups),       cmocka_unit_test(test_context),
+    cmocka_unit_test(test_gpt_oss),      cmocka_unit_test(test_deepseek),
+    cmocka_unit_test(test_one_row),      cmocka_unit_test(test_far),
+    cmocka_unit_test(test_refused),      cmocka_unit_test(test_bytes),
+    cmocka_unit_test(test_group_memory), cmocka_unit_test(test_memory),
     cmocka_unit_test(test_ways),
 };
 TEST_MAIN("mesh", tests)

@@ -36,6 +36,7 @@ struct rank {
     struct step *st;
 };
 
+static const char *family = "llama";
 static const char *mesh_layout; /* of the next start; NULL = one rank */
 static const char *emulated;    /* rack of the next start */
 static enum dtype kv_type = DT_COUNT;
@@ -60,7 +61,7 @@ static int start(struct rank *r, int threads, forward_progress_fn fn, void *arg,
     if (mesh_layout)
         assert_int_equal(layout_parse(mesh_layout, &c.layout, e), 0);
     memset(r, 0, sizeof(*r));
-    snprintf(r->dir, sizeof(r->dir), "%s", tiny_model("llama", test_seed()));
+    snprintf(r->dir, sizeof(r->dir), "%s", tiny_model(family, test_seed()));
     assert_int_equal(model_open(r->dir, &r->m, e), 0);
     r->st = step_new(&caps);
     int rc = ranks_new(r->m, &c, fn, arg, &r->x, e);
@@ -362,6 +363,70 @@ static void test_layouts(void **state)
     kv_type = DT_COUNT;
 }
 
+/* Sequences of two groups of ranks (by their blocks) in the same steps: each has the
+ * tokens that it has on one rank, also when one comes whose token never does. */
+static void many(struct rank *r, int steps, int n_seq, struct step_token *out)
+{
+    struct step_done d;
+    int at[SEQS];
+
+    for (int i = 0; i < steps; i++) {
+        for (int q = 0; q < n_seq; q++) {
+            /* turn and turn about of both halves of the blocks */
+            uint64_t seq = (uint64_t)(q % 2 * (SEQS / 2) + q);
+            at[q] = r->st->n_items;
+            if (i == 0)
+                add(r->st, seq, 0, prompt, 2 + q % 5)->out_from = 0;
+            else
+                add(r->st, seq, 1 + q % 5 + i, &out[(i - 1) * n_seq + q].id, 1);
+            if (q == 2 && i == 1) {
+                add_ref(r->st, 99, 7, 4, 0); /* no such ticket */
+                step_blocks(r->st)[r->st->n_blocks - 1] = 0;
+            }
+        }
+        submit(r);
+        wait_done(r->x, &d);
+        assert_null(d.error);
+        for (int q = 0; q < n_seq; q++) {
+            const struct step_result *res = &d.results[at[q]];
+            assert_int_equal(res->n_accepted, 1);
+            assert_int_equal(res->n_scored, i ? 0 : 1 + q % 5);
+            for (int k = 0; k < res->n_scored; k++)
+                assert_int_equal(d.toks[res->tok_off + k].id, prompt[k + 1]);
+            out[i * n_seq + q] = d.toks[res->tok_off + res->n_scored];
+        }
+    }
+}
+
+static void test_groups(void **state)
+{
+    static const char *const layouts[] = {"adp2 ep2", "adp2 tp2 ep4", "adp2 pp2 ep2",
+                                          "adp2 tp2 pp2 sp ep4"};
+    static struct step_token want[5 * 12], got[5 * 12];
+    struct rank r;
+
+    (void)state;
+    family = "qwen3_moe";
+    kv_type = DT_F16;
+    open_rank(&r, 1);
+    many(&r, 5, 12, want);
+    close_rank(&r);
+    for (size_t l = 0; l < sizeof(layouts) / sizeof(layouts[0]); l++) {
+        mesh_layout = layouts[l];
+        open_rank(&r, 2);
+        mesh_layout = NULL;
+        many(&r, 5, 12, got);
+        for (int i = 0; i < 5 * 12; i++) {
+            assert_int_equal(got[i].id, want[i].id);
+            assert_true(fabsf(got[i].logprob - want[i].logprob) < 1e-2f);
+        }
+        many(&r, 3, 1, got); /* the other group has nothing to do */
+        close_rank(&r);
+    }
+    kv_type = DT_COUNT;
+    family = "llama";
+}
+
 /* Links of a rack between the ranks change times, no token. */
 static void test_emulated(void **state)
 {
@@ -544,12 +609,19 @@ static void test_null(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_two_in_flight),    cmocka_unit_test(test_depth_is_kept),
-    cmocka_unit_test(test_lost_reference),   cmocka_unit_test(test_scores),
-    cmocka_unit_test(test_sampling_threads), cmocka_unit_test(test_bad_step_is_an_error),
-    cmocka_unit_test(test_failed_start),     cmocka_unit_test(test_layouts),
-    cmocka_unit_test(test_layout_refused),   cmocka_unit_test(test_emulated),
-    cmocka_unit_test(test_stopped_rank),     cmocka_unit_test(test_null),
+    cmocka_unit_test(test_two_in_flight),
+    cmocka_unit_test(test_depth_is_kept),
+    cmocka_unit_test(test_lost_reference),
+    cmocka_unit_test(test_scores),
+    cmocka_unit_test(test_sampling_threads),
+    cmocka_unit_test(test_bad_step_is_an_error),
+    cmocka_unit_test(test_failed_start),
+    cmocka_unit_test(test_layouts),
+    cmocka_unit_test(test_groups),
+    cmocka_unit_test(test_layout_refused),
+    cmocka_unit_test(test_emulated),
+    cmocka_unit_test(test_stopped_rank),
+    cmocka_unit_test(test_null),
 };
 
 TEST_MAIN("ranks", tests)
