@@ -229,6 +229,28 @@ static void test_heads_bytes(void **state)
     tiny_remove(dir);
 }
 
+/* Sequence parallel within a ring: the tp ranks' gathers and scatters are those of the
+ * rank's own rows, 1/c of the sequence; together 4 (p-1)/p of these a layer. */
+static void test_sp_bytes(void **state)
+{
+    enum { C = 2, TP = 2 };
+    double s = N / C * TINY_EMBD * 4.0;
+    struct mesh_job job;
+    struct mesh_run *r;
+    float *logits;
+
+    (void)state;
+    begin("llama");
+    job = job_of(1, N, N);
+    r = run("cp2 tp2 sp ring", &job, &logits);
+    for (int i = 0; i < C * TP; i++) /* the last layer's second half is of output rows */
+        sums_to("cp2 tp2 sp", r[i].tp[COMM_REDUCE_SCATTER].bytes,
+                (1 + 2 * (TINY_LAYERS - 1)) * formula_all_gather(TP, s));
+    free(logits);
+    free(r);
+    tiny_remove(dir);
+}
+
 /* A decoded token: its q goes out, a part comes back from each, whatever the context. */
 static void test_decode_bytes(void **state)
 {
@@ -303,12 +325,16 @@ static void test_refused(void **state)
     refused("cp3 ep3 ulysses",
             "over 3 cp ranks does not divide a rank's 4 attention heads");
     tiny_remove(dir);
+    begin("deepseek_v3");
+    refused("cp2", "cp 2: latent attention is served with cp 1 only");
+    tiny_remove(dir);
 }
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_dense),        cmocka_unit_test(test_windows_and_sinks),
     cmocka_unit_test(test_prompt_bytes), cmocka_unit_test(test_heads_bytes),
-    cmocka_unit_test(test_decode_bytes), cmocka_unit_test(test_memory),
-    cmocka_unit_test(test_kernels),      cmocka_unit_test(test_refused),
+    cmocka_unit_test(test_sp_bytes),     cmocka_unit_test(test_decode_bytes),
+    cmocka_unit_test(test_memory),       cmocka_unit_test(test_kernels),
+    cmocka_unit_test(test_refused),
 };
 TEST_MAIN("cp", tests)
