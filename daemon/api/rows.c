@@ -94,6 +94,7 @@ void rows_instance(struct jw *w, const void *row)
     jw_kstr(w, "state", instance_state_name(s->state));
     jw_kint(w, "generation", s->generation);
     jw_kint(w, "live", s->live);
+    jw_kint(w, "outstanding_tokens", s->load);
     jw_knum(w, "state_s", since_s(s->since_us));
     jw_knum(w, "loaded", s->load_done);
     jw_kstr(w, "error", s->error[0] ? s->error : NULL);

@@ -107,6 +107,7 @@ struct instance_status {
     enum instance_state state;
     int generation; /* of its engine: one more with each that the fleet starts */
     int live;       /* requests without a finish */
+    int64_t load;   /* tokens that these may still cost */
     double load_done;
     int pid, restarts, n_ctx, n_blocks, block_tok, n_threads, n_ranks;
     uint64_t weight_bytes, kv_bytes, scratch_bytes;

@@ -86,6 +86,7 @@ static void describe_target(const struct target *t, struct instance_status *ret)
 
     *ret = t->st;
     ret->live = t->n_live;
+    ret->load = t->load;
     if ((t->draining || t->r->draining) && ret->state == INSTANCE_READY)
         ret->state = INSTANCE_DRAINING;
     ret->running = (int)metric_get(p, M_RUNNING, 0);
