@@ -67,7 +67,7 @@ static void count_weights(const struct shapes *s, const struct layout *l,
                            shapes_rank_params(s, i, (enum shape_part)p, l->tp, l->etp));
             if (p == PART_EXPERTS && s->n_expert) {
                 g->slots += b / s->n_expert * a->slots / l->ep;
-                b /= l->ep;
+                b *= ceil(1.0 * s->n_expert / l->ep) / s->n_expert;
             }
             g->weights[p] += b;
         }

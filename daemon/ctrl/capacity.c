@@ -278,9 +278,12 @@ static int check_layout(const struct model *m, const struct layout *l,
     struct err why = {0};
 
     forward_part_of(l, &p);
-    if (forward_part_check(model_info(m), &p, &why) == 0 &&
-        layout_check(l, s, 0, &why) == LAYOUT_NONE)
-        return 0;
+    if (forward_part_check(model_info(m), &p, &why) == 0) {
+        enum layout_fault f = layout_check(l, s, 0, &why);
+
+        if (f == LAYOUT_NONE || f == LAYOUT_EXPERTS) /* ranks may have one more or less */
+            return 0;
+    }
     return err_param(e, why.code, "layout", "%s", why.msg);
 }
 

@@ -148,12 +148,49 @@ static void test_devices(void **state)
     graph_free(v.graph);
 }
 
+/* Six experts and four heads over odd meshes: what runs passes, what does not is refused
+ * with what fails, as a fault of the layout. */
+static void test_experts(void **state)
+{
+    static const struct {
+        const char *layout, *says;
+    } cases[] = {{"tp2 ep2", NULL},
+                 {"tp4 ep4", NULL}, /* two ranks have one expert more */
+                 {"pp2 tp2", NULL},
+                 {"tp5 ep5", "tp 5 does not divide the model's 4 attention heads"},
+                 {"tp3 ep3", "tp 3 does not divide the model's 4 attention heads"},
+                 {"pp7", "pp 7 is more than the 2 layers"}};
+    char moe[256];
+    struct capacity c;
+    struct layout l;
+    struct err e;
+
+    (void)state;
+    snprintf(moe, sizeof(moe), "%s", tiny_model("mixtral", test_seed()));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(layout_parse(cases[i].layout, &l, &e), 0);
+        int rc = capacity_check(moe, &small, &l, NULL, &c, &e);
+        if (!cases[i].says) {
+            if (rc < 0)
+                fail_msg("%s: %s", cases[i].layout, e.msg);
+            assert_true(c.fits && c.all > 0);
+            continue;
+        }
+        assert_int_equal(rc, -1);
+        assert_string_equal(e.param, "layout");
+        if (!strstr(e.msg, cases[i].says))
+            fail_msg("%s: %s", cases[i].layout, e.msg);
+    }
+    files_remove(moe);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_facts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_dimensions, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_devices, set_up, tear_down),
+        cmocka_unit_test(test_experts),
     };
 
     return test_main(argc, argv, "capacity", tests, sizeof(tests) / sizeof(tests[0]));

@@ -246,6 +246,8 @@ static const struct bad bad[] = {
      4, 28, "instances.b.served_as", "instance 'a' has the same id"},
     {"models: {m: {path: p}}\ninstances: {a: {model: m, slo: {attainment: 0.9}}}\n", 2,
      45, "instances.a.slo.attainment", "a share without a target"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, layout: {auto: true, tp: 2}}}\n",
+     2, 52, "instances.a.layout.tp", "layout.auto is set: the planner chooses"},
     {"slo_classes:\n  fast: {attainment: 0.9}\n", 2, 3, "slo_classes.fast",
      "a class without a target"},
 };

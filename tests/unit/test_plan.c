@@ -177,6 +177,42 @@ static void rates(void **st)
     close_all();
 }
 
+static bool two_stages(void *arg, const struct layout *l)
+{
+    ++*(int *)arg;
+    return l->pp == 2 && l->tp > 1;
+}
+
+/* So many instances as there are, colocated, of the layouts that are allowed. */
+static void fixed_replicas(void **st)
+{
+    const struct plan_row *r;
+    struct plan *p;
+    struct err e = {0};
+    int asked = 0, n;
+
+    (void)st;
+    open_all("qwen3-30b-a3b", "fp8", "hgx-h200");
+    ask.replicas = 2;
+    ask.allow = two_stages;
+    ask.allow_arg = &asked;
+    p = make();
+    n = plan_rows(p, &r);
+    for (int i = 0; i < n; i++) {
+        check_row(&r[i]);
+        assert_false(r[i].split);
+        assert_int_equal(r[i].l.replicas, 2);
+        assert_int_equal(r[i].l.pp, 2);
+        assert_true(r[i].l.tp > 1 && r[i].devices <= 8);
+    }
+    assert_true(n > 0 && asked > plan_tried(p));
+    plan_free(p);
+    ask.replicas = 3; /* of four devices at least */
+    assert_int_equal(plan_make(&ask, &p, &e), -1);
+    assert_non_null(strstr(e.msg, "too few for the replicas"));
+    close_all();
+}
+
 static void no_room(void **st)
 {
     struct plan *p = NULL;
@@ -467,6 +503,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {cmocka_unit_test(racks_and_models),
                                        cmocka_unit_test(slo),
                                        cmocka_unit_test(rates),
+                                       cmocka_unit_test(fixed_replicas),
                                        cmocka_unit_test(no_room),
                                        cmocka_unit_test(cordoned),
                                        cmocka_unit_test(slow_cut),
