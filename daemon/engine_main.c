@@ -81,9 +81,10 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
         .chunks = (int)i->chunks,
         .emulate = i->emulate,
     };
-    snprintf(layout, sizeof(layout), "pp%d tp%d ep%d cp%d cp_u%d %s %s", (int)i->pp,
-             (int)i->tp, (int)i->ep, (int)i->cp, i->cp_method == 4 ? (int)i->cp_u : 1,
-             i->cp > 1 ? methods[i->cp_method] : "", i->sp ? "sp" : "");
+    snprintf(layout, sizeof(layout), "pp%d tp%d adp%d ep%d cp%d cp_u%d %s %s", (int)i->pp,
+             (int)i->tp, (int)i->adp, (int)i->ep, (int)i->cp,
+             i->cp_method == 4 ? (int)i->cp_u : 1, i->cp > 1 ? methods[i->cp_method] : "",
+             i->sp ? "sp" : "");
     if (layout_parse(layout, &c->layout, e) < 0)
         return -1;
     return parse_secret(o->secret, c->secret, e);

@@ -50,8 +50,11 @@
              "keep prefixes in the KV cache for later requests"),                        \
         INT(T, P pp, "pp", 1, 128, "1", "N", "pipeline stages"),                         \
         INT(T, P tp, "tp", 1, 128, "1", "N", "tensor parallel ranks"),                   \
-        INT(T, P ep, "ep", 1, 128, "1", "N", "expert parallel ranks: 1, tp or tp x cp"), \
+        INT(T, P ep, "ep", 1, 128, "1", "N",                                             \
+            "expert parallel ranks: 1 or tp x cp x adp"),                                \
         BOOL(T, P sp, "sp", NULL, "norms and residuals on each tp rank's own rows"),     \
+        INT(T, P adp, "adp", 1, 128, "1", "N",                                           \
+            "groups of tp ranks with requests of their own"),                            \
         INT(T, P cp, "cp", 1, 32, "1", "N", "context parallel ranks"),                   \
         ENUM(T, P cp_method, "cp-method", "allgather|ring|striped|ulysses|usp", "ring",  \
              "how attention meets over cp"),                                             \

@@ -32,7 +32,7 @@ struct instance_opts {
     bool reuse;          /* prefix cache */
     int64_t pp, tp, ep;  /* layout over ranks */
     bool sp;
-    int64_t cp, cp_u;
+    int64_t cp, cp_u, adp;
     int cp_method;       /* allgather | ring | striped | ulysses | usp */
     int64_t chunks;      /* in which rows go to experts of other ranks */
     const char *emulate; /* rack whose links are emulated; "" = none */

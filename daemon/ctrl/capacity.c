@@ -187,6 +187,7 @@ static bool size_pool(const struct conf_instance *i, const struct model_info *m,
         .kv_mib = i->kv.mib,
         .max_seqs = (int)i->max_seqs,
         .block_tok = block_tok(l),
+        .shards = l->adp,
         .block_bytes =
             forward_kv_block_bytes(m, DT_F16) * (size_t)(block_tok(l) / KV_BLOCK_TOK),
         .ram_bytes = (uint64_t)c->have,
@@ -224,7 +225,7 @@ static double pool_bytes(const struct ledger *g, const struct ledger_ask *a,
 {
     double heads = fmax(1.0 * s->n_kv / l->tp, 1);
     double bytes =
-        g->kv_token * n_blocks * KV_BLOCK_TOK / fmin(layout_cp_heads(l), heads);
+        g->kv_token * n_blocks * KV_BLOCK_TOK / fmin(layout_cp_heads(l), heads) / l->adp;
 
     return a->page_bytes > 0 ? ceil(bytes / a->page_bytes) * a->page_bytes : bytes;
 }
@@ -312,7 +313,7 @@ void capacity_layout(const struct conf_instance *i, struct layout *ret)
                        .ep = (int)i->layout.ep,
                        .sp = i->layout.sp,
                        .cp = (int)i->layout.cp,
-                       .adp = 1,
+                       .adp = (int)i->layout.adp,
                        .cp_method = CP_NONE,
                        .cp_u = 1,
                        .replicas = 1};

@@ -23,7 +23,7 @@ int capacity_shapes(const struct model *m, struct shapes *ret, struct err *e);
 /* The same of a file or folder, which is opened for the call. */
 int capacity_shapes_of(const char *path, struct shapes *ret, struct err *e);
 
-/* An instance's layout words; adp is 1. */
+/* An instance's layout words. */
 void capacity_layout(const struct conf_instance *i, struct layout *ret);
 
 struct capacity {

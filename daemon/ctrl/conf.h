@@ -46,7 +46,7 @@ struct conf_instance {
     int isa, backend, executor; /* as the engine's options of these names */
     struct {
         bool automatic; /* the planner's choice, see layouts.h */
-        int64_t pp, tp, ep;
+        int64_t pp, tp, ep, adp;
         bool sp;
         int64_t cp, cp_u;
         int cp_method; /* enum cp_method from CP_GATHER on */

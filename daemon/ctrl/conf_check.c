@@ -132,8 +132,8 @@ static void slo_has_targets(const struct check *k)
 
 static void auto_or_words(const struct check *k)
 {
-    static const char *const words[] = {"pp", "tp",        "ep",  "sp",
-                                        "cp", "cp_method", "cp_u"};
+    static const char *const words[] = {"pp", "tp",        "ep",   "sp",
+                                        "cp", "cp_method", "cp_u", "adp"};
     char path[160];
 
     for (int i = 0; i < k->c->n_instances; i++) {

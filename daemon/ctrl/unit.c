@@ -44,6 +44,7 @@ void unit_spec_init(struct unit_spec *s, const struct conf *c,
         cut.layout.pp = layout->pp;
         cut.layout.tp = layout->tp;
         cut.layout.ep = layout->ep;
+        cut.layout.adp = layout->adp;
         cut.layout.sp = layout->sp;
         cut.layout.cp = layout->cp;
         cut.layout.cp_u = layout->cp_u;

@@ -19,7 +19,9 @@ int engine_fit(const struct engine_fit_ask *a, struct engine_fit *ret, struct er
 {
     int64_t ctx = a->ctx ? a->ctx : a->model_ctx;
     uint64_t bytes = a->kv_mib ? (uint64_t)a->kv_mib << 20 : a->ram_bytes / 4;
-    int64_t most = min_i64((int64_t)(bytes / a->block_bytes), INT32_MAX / a->block_tok);
+    int64_t shards = a->shards ? a->shards : 1; /* one, most, want: blocks of each */
+    int64_t most =
+        min_i64((int64_t)(bytes / a->block_bytes), INT32_MAX / a->block_tok) / shards;
 
     if (ctx > a->model_ctx)
         return err_set(e, ERR_RANGE, "a context of %lld is over the model's %d",
@@ -39,18 +41,20 @@ int engine_fit(const struct engine_fit_ask *a, struct engine_fit *ret, struct er
     if (one > most || ctx < min_i64(CTX_LEAST, a->model_ctx))
         return err_set(
             e, ERR_NOFIT,
-            "one sequence of %lld tokens takes %llu MiB of KV and the pool may "
+            "one sequence of %lld tokens takes %llu MiB of KV and %s may "
             "be %llu MiB: lower ctx or raise kv-mib",
             (long long)(a->ctx ? a->ctx : a->model_ctx),
             (unsigned long long)((uint64_t)blocks_for(a->ctx ? a->ctx : a->model_ctx,
                                                       a->block_tok) *
                                      a->block_bytes >>
                                  20),
-            (unsigned long long)(bytes >> 20));
+            shards > 1 ? "the part of a group" : "the pool",
+            (unsigned long long)(bytes / (uint64_t)shards >> 20));
     int64_t want = most;
     if (!a->kv_mib)
-        want = min_i64(most, a->max_seqs * blocks_for(ctx / 4 + 1, a->block_tok));
-    *ret = (struct engine_fit){(int)ctx, (int)(want > one ? want : one)};
+        want = min_i64(most, (a->max_seqs + shards - 1) / shards *
+                                 blocks_for(ctx / 4 + 1, a->block_tok));
+    *ret = (struct engine_fit){(int)ctx, (int)((want > one ? want : one) * shards)};
     return 0;
 }
 

@@ -124,6 +124,7 @@ static void fill_sched(const struct engine_cfg *cfg, const struct engine_fit *fi
         .prefill_run = PREFILL_RUN,
         .kv = {.block_tok = block_tok(cfg),
                .n_groups = 1,
+               .shards = cfg->layout.adp,
                .group = {{KV_FULL, fit->n_blocks, 0}},
                .reuse = cfg->reuse},
     };
@@ -227,6 +228,7 @@ static int load_model(const struct engine_cfg *cfg, struct model *m,
         .kv_mib = cfg->kv_mib,
         .max_seqs = cfg->max_seqs,
         .block_tok = block_tok(cfg),
+        .shards = cfg->layout.adp,
         .block_bytes =
             forward_kv_block_bytes(i, DT_F16) * (size_t)(block_tok(cfg) / KV_BLOCK_TOK),
         .ram_bytes = engine_ram_bytes(),

@@ -317,6 +317,47 @@ static void test_preempted_same_tokens(void **state)
     assert_int_equal(stop(&s), 0);
 }
 
+/* Two groups of ranks, each with half of the KV: the pool holds half of what is asked, a
+ * preempted one has the tokens that it has alone, and later ones find prefixes of both.
+ */
+static void test_groups_same_tokens(void **state)
+{
+    (void)state;
+    struct side s;
+    static struct answer alone[1], again[16], many[16];
+    struct engine_cfg cfg = base_cfg();
+    char dir[256];
+
+    memset(alone, 0, sizeof(alone));
+    memset(again, 0, sizeof(again));
+    memset(many, 0, sizeof(many));
+    snprintf(dir, sizeof(dir), "%s", tiny_model("qwen3_moe", test_seed()));
+    cfg.model = dir;
+    cfg.max_seqs = 16;
+    cfg.ctx = 512;
+    assert_int_equal(layout_parse("adp2 ep2", &cfg.layout, &s.e), 0);
+    open_side(&s, &cfg);
+    struct wire_add r = request(3, 10, 200);
+    ask(&s, &r);
+    collect(&s, alone, 3, 1);
+    for (int turn = 0; turn < 2; turn++) {
+        for (uint64_t i = 0; i < 16; i++) {
+            r = request(100 + 100 * (uint64_t)turn + i, 10, 450);
+            r.params.seed = i == 15 ? 3 : 50 + i;
+            ask(&s, &r);
+        }
+        collect(&s, turn ? again : many, 100 + 100 * (uint64_t)turn, 16);
+    }
+    assert_true(metric_get(s.page, M_PREEMPTIONS, 0) > 0);
+    assert_memory_equal(many[15].toks, alone[0].toks, 200 * sizeof(struct step_token));
+    for (int i = 0; i < 16; i++) {
+        assert_int_equal(many[i].n, 450);
+        assert_memory_equal(many[i].toks, again[i].toks, 450 * sizeof(struct step_token));
+    }
+    assert_int_equal(stop(&s), 0);
+    tiny_remove(dir);
+}
+
 static void test_scored_prompt(void **state)
 {
     (void)state;
@@ -598,6 +639,23 @@ static void test_fit(void **state)
     a.kv_mib = 1;
     assert_int_equal(engine_fit(&a, &f, &e), -1);
     assert_non_null(strstr(e.msg, "raise kv-mib"));
+    a.shards = 4; /* each part holds a sequence, and as many blocks as the others */
+    a.kv_mib = 401;
+    assert_int_equal(engine_fit(&a, &f, &e), 0);
+    assert_int_equal(f.n_ctx, 1600);
+    assert_int_equal(f.n_blocks, 400);
+    a.kv_mib = 0;
+    a.max_seqs = 6; /* 2 in a part */
+    assert_int_equal(engine_fit(&a, &f, &e), 0);
+    assert_int_equal(f.n_blocks, 4 * 512);
+    a.ctx = 2048;
+    a.kv_mib = 511;
+    assert_int_equal(engine_fit(&a, &f, &e), -1);
+    assert_non_null(strstr(e.msg, "the part of a group may be 127 MiB"));
+    a.kv_mib = 512;
+    assert_int_equal(engine_fit(&a, &f, &e), 0);
+    assert_int_equal(f.n_blocks, 512);
+    a.ctx = a.shards = 0;
     a.kv_mib = 65 << 10;
     assert_int_equal(engine_fit(&a, &f, &e), -1);
     assert_non_null(strstr(e.msg, "lower kv-mib"));
@@ -608,6 +666,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_ready),
     cmocka_unit_test(test_same_seed_same_tokens),
     cmocka_unit_test(test_preempted_same_tokens),
+    cmocka_unit_test(test_groups_same_tokens),
     cmocka_unit_test(test_scored_prompt),
     cmocka_unit_test(test_cancel),
     cmocka_unit_test(test_refusals),

@@ -220,6 +220,63 @@ static void test_histories_take_turns(void **state)
     w_done(&w);
 }
 
+static int shard_of(struct w *w, uint64_t num)
+{
+    return step_shard(w->st, item(w, num), 20);
+}
+
+/* KV in two shards: by load, by what is cached where, by room; out of blocks it is the
+ * youngest of the same shard that gives way. */
+static void test_shards(void **state)
+{
+    (void)state;
+    struct sched_cfg c = sim_cfg(16, 40);
+    struct w w;
+
+    c.kv.shards = 2;
+    c.step_tok = 512;
+    w_init(&w, &c);
+    add(&w, req(1, 100, 30), 1);
+    assert_true(turn(&w));
+    add(&w, req(2, 20, 30), 2); /* the other one is empty */
+    add(&w, req(3, 20, 30), 3); /* and has fewer tokens still */
+    assert_true(turn(&w));
+    assert_int_equal(shard_of(&w, 1), 0);
+    assert_int_equal(shard_of(&w, 2), 1);
+    assert_int_equal(shard_of(&w, 3), 1);
+    add(&w, req(4, 100, 5), 1); /* the prompt of 1: 96 are cached in its shard */
+    assert_true(turn(&w));
+    assert_int_equal(shard_of(&w, 4), 0);
+    assert_int_equal(toks_of(&w, 4), 4);
+    add(&w, req(5, 330, 1), 9); /* more than a shard */
+    struct seen s = {0};
+    look(&w, 5, &s);
+    assert_int_equal(s.refused, 1);
+    add(&w, req(6, 240, 1), 7); /* room in neither, though in both together */
+    assert_true(turn(&w));
+    assert_null(item(&w, 5));
+    for (uint64_t id = 1; id <= 4; id++)
+        cancel(&w, id);
+    assert_true(turn(&w));
+    assert_non_null(item(&w, 5)); /* named by its arrival: 5 was refused */
+    w_done(&w);
+
+    w_init(&w, &c);
+    for (uint64_t id = 1; id <= 4; id++) {
+        add(&w, req(id, id < 4 ? 140 : 100, 160), (int)id);
+        assert_true(turn(&w));
+        assert_int_equal(shard_of(&w, id), id == 2 || id == 3);
+    }
+    for (int i = 0; i < 40 && !stats(&w).preemptions; i++)
+        assert_true(turn(&w));
+    assert_int_equal(stats(&w).preemptions, 1);
+    assert_non_null(item(&w, 1));
+    assert_non_null(item(&w, 2));
+    assert_null(item(&w, 3)); /* not 4, which is younger */
+    assert_non_null(item(&w, 4));
+    w_done(&w);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +288,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_colocated),
         cmocka_unit_test(test_colocated_goes_on),
         cmocka_unit_test(test_histories_take_turns),
+        cmocka_unit_test(test_shards),
     };
     return test_main(argc, argv, "sched_form", tests, sizeof(tests) / sizeof(tests[0]));
 }
