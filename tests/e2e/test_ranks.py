@@ -4,11 +4,15 @@ import json
 import os
 import re
 import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import rack as rack_module
 from rack import BIN, MODEL, Stream, wait_for
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "tools"))
 
 TEXT = "/v1/completions"
 ASK = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
@@ -155,6 +159,33 @@ def test_context_over_ranks(start):
     counts = comm(r)
     assert counts[0, "cp", "recv"]["bytes"] > 0 and counts[0, "cp", "all-to-all"]["bytes"] > 0
     assert counts[0, "cp_u", "all-to-all"]["bytes"] > 0
+
+
+def test_groups_share_the_experts(start, tmp_path):
+    """Two groups of two ranks: each has KV for requests of its own, and half of it; experts
+    stand over all four. Many at once are answered as by one rank."""
+    tiny_models = pytest.importorskip("tiny_models")
+    tiny_models.write(tiny_models.Spec(family="qwen3_moe"), str(tmp_path / "moe"))
+    r = start("--rack", "cpu:8", "--kv-mib", "8", model=str(tmp_path / "moe"))
+    asks = [dict(ASK, prompt=f"{i} the inner heart" * (1 + i % 3)) for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        want = [a[1]["choices"][0]["text"] for a in pool.map(lambda a: r.post(TEXT, a), asks)]
+        whole, kv = ranks(r)[0]["weight_bytes"], ranks(r)[0]["kv_bytes"]
+        said = check(r, layout__adp=2)
+        assert re.search("ep 1 with tp 1 and adp 2: .* ep 2|do not regroup", json.dumps(said)), said
+        assert r.local_request("DELETE", "/api/v1/config/draft")[0] == 200
+        commit(r, layout__adp=2, layout__tp=2, layout__ep=4)
+        rows = wait_for(lambda: [x for x in ranks(r) if x["kv_ledger_bytes"]])
+        assert [x["at"] for x in rows] == [f"tp{i % 2} adp{i // 2} ep{i}" for i in range(4)]
+        for x in rows:
+            assert x["kv_bytes"] * 4 == kv and x["weight_bytes"] < whole
+        got = [a[1]["choices"][0]["text"] for a in pool.map(lambda a: r.post(TEXT, a), asks)]
+        assert got == want
+        again = list(pool.map(lambda a: r.post(TEXT, a), asks))
+    assert [a[1]["choices"][0]["text"] for a in again] == want
+    assert any(a[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for a in again)
+    for i in range(4):
+        assert comm(r)[i, "ep", "all-to-all"]["bytes"] > 0
 
 
 def test_seven_stages_then_the_planner(start):
