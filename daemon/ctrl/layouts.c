@@ -66,10 +66,10 @@ static bool answers(const struct choice *c, const char *path, const struct stat 
 static bool runs(void *arg, const struct layout *l)
 {
     const struct model_info *m = arg;
-    const struct forward_part p = {.tp = l->tp, .pp = l->pp, .ep = l->ep, .sp = l->sp};
+    struct forward_part p;
 
-    return l->cp == 1 && l->adp == 1 && (l->ep == 1 || l->ep == l->tp) &&
-           forward_part_check(m, &p, NULL) == 0;
+    forward_part_of(l, &p);
+    return l->cp == 1 && forward_part_check(m, &p, NULL) == 0;
 }
 
 /* A prompt and an answer as the planner takes them, within the context. */
