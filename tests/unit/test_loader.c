@@ -62,9 +62,11 @@ static void demo_model(void **state)
     assert_true(o.m.facts.name[0] && o.m.facts.created_s > 0);
     assert_int_equal(tokenizer_n_vocab(o.m.tok), 49152);
     tokenizer_free(o.m.tok);
+    free(o.m.shapes);
     load(&o, loader_open_model, path, "mine");
     assert_string_equal(o.m.facts.name, "mine");
     tokenizer_free(o.m.tok);
+    free(o.m.shapes);
 }
 
 static void faults(void **state)
