@@ -102,6 +102,10 @@ class Rack:
         finally:
             c.close()
 
+    def instance(self):
+        """The first instance as status shows it; {} before the first one is there."""
+        return next(iter(self.local("/api/v1/status")["instances"]), {})
+
     def local(self, path):
         """A control route over the UNIX socket, parsed."""
         status, _, body = self.local_request("GET", path)

@@ -78,7 +78,7 @@ def test_unknown_template(start, tmp_path):
 def reason(start, path):
     """What the daemon, which lives, says of a model that it cannot serve."""
     r = start(*SMALL, model=str(path), ready=False)
-    text = wait_for(lambda: r.local("/api/v1/status")["instances"][0]["error"])
+    text = wait_for(lambda: r.instance().get("error"))
     status, _, body = r.get("/readyz")
     assert status == 503 and r.get("/healthz")[0] == 200
     assert text in json.loads(body)["error"]["message"] and text in r.logged()

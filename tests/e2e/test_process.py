@@ -232,7 +232,7 @@ def test_stop_while_it_loads_and_while_it_waits(start):
     assert journal(r.dir.name)[-1][:2] == ("daemon.stop", "ok")
     r = start(*SMALL)
     os.kill(engine(r), signal.SIGKILL)
-    wait_for(lambda: r.local("/api/v1/status")["instances"][0]["state"] == "waiting to restart",
+    wait_for(lambda: r.instance().get("state") == "waiting to restart",
              step=0.002)
     r.p.send_signal(signal.SIGTERM)
     assert r.p.wait(20 * SLOW) == 0
@@ -309,7 +309,7 @@ def test_missing_model_then_there(start, tmp_path):
     assert r.get("/healthz")[0] == 200
     status, body, headers = r.post(TEXT, SHORT)
     assert status == 503 and int(headers["Retry-After"]) >= 1
-    wait_for(lambda: r.local("/api/v1/status")["instances"][0]["state"] == "failed")
+    wait_for(lambda: r.instance().get("state") == "failed")
     os.symlink(os.path.abspath(MODEL), path)
     wait_for(r.is_ready, 60)
     assert r.post(TEXT, SHORT)[0] == 200
