@@ -64,23 +64,32 @@ int store_backup(struct store *s, const char *path, struct err *e)
     return rc;
 }
 
+/* The name of a backup made now. */
+static void name_at(int64_t ms, int version, char *ret, size_t cap)
+{
+    time_t t = (time_t)(ms / 1000);
+    struct tm tm;
+    size_t n;
+
+    gmtime_r(&t, &tm);
+    n = strftime(ret, cap, PREFIX "%Y%m%dT%H%M%S", &tm);
+    snprintf(ret + n, cap - n, ".%03dZ-v%d" SUFFIX, (int)(ms % 1000), version);
+}
+
 int backup_here(struct store *s, int version, struct err *e)
 {
     char folder[FOLDER_PATH_MAX], name[80], path[FOLDER_PATH_MAX];
     int64_t ms = clock_wall_ms();
-    time_t t = (time_t)(ms / 1000);
-    struct tm tm;
-    size_t n;
 
     if (folder_path(store_dir(s), "backups", folder, e) < 0)
         return -1;
     if (mkdir(folder, 0700) < 0 && errno != EEXIST)
         return err_errno(e, ERR_IO, "cannot make '%s'", folder);
-    gmtime_r(&t, &tm);
-    n = strftime(name, sizeof(name), PREFIX "%Y%m%dT%H%M%S", &tm);
-    snprintf(name + n, sizeof(name) - n, ".%03dZ-v%d" SUFFIX, (int)(ms % 1000), version);
-    if (folder_path(folder, name, path, e) < 0)
-        return -1;
+    do { /* two in one millisecond: the later one is named after the next */
+        name_at(ms++, version, name, sizeof(name));
+        if (folder_path(folder, name, path, e) < 0)
+            return -1;
+    } while (access(path, F_OK) == 0);
     return store_backup(s, path, e);
 }
 

@@ -101,8 +101,7 @@ static void the_newest_backups_stay(void **state)
     (void)state;
     for (int i = 0; i < 5; i++) {
         add("x");
-        while (store_backup_keep(st, 3, &e) < 0) /* two in one millisecond */
-            assert_int_equal(e.code, ERR_CONFLICT);
+        ok(store_backup_keep(st, 3, &e)); /* also two in one millisecond */
     }
     snprintf(folder, sizeof(folder), "%s", in_dir("backups"));
     n = folder_list(folder, "", ".db", &names);
