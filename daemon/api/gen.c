@@ -22,6 +22,7 @@
 #include "daemon/api/params.h"
 #include "daemon/api/server.h"
 #include "daemon/api/sse.h"
+#include "daemon/api/thought.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/textout.h"
@@ -32,6 +33,8 @@ static void gen_unref(struct gen *g)
         return;
     for (int i = 0; i < g->n_choices; i++) {
         textout_free(g->choices[i].out);
+        thought_free(g->choices[i].thought);
+        buf_done(&g->choices[i].thoughts);
         buf_done(&g->choices[i].text);
         logprobs_done(&g->choices[i].lp);
     }
@@ -146,11 +149,8 @@ static void on_tokens(void *arg, const struct step_token *toks, int n, bool scor
     } else {
         time_tokens(ch, n);
         gen_begin(ch);
-        if (g->max_tokens[ch->prompt] > 0) {
-            buf_clear(&g->scratch);
-            stopped = textout_push(ch->out, toks, n, &g->scratch);
-            gen_emit(ch);
-        }
+        if (g->max_tokens[ch->prompt] > 0)
+            stopped = gen_push(ch, toks, n);
         if (g->p->stream)
             conn_flush(g->c);
     }
@@ -213,7 +213,7 @@ static void on_finish(void *arg, const struct gen_finish *f)
     if (reason == FINISH_ABORT && textout_stopped(ch->out))
         reason = FINISH_STOP;
     ch->n_out = g->max_tokens[ch->prompt] == 0 ? 0
-                : textout_stopped(ch->out)     ? textout_n_tokens(ch->out)
+                : textout_stopped(ch->out)     ? gen_n_tokens(ch)
                                                : f->n_out;
     ch->n_prompt = f->n_prompt;
     ch->n_cached = f->n_cached;
@@ -254,6 +254,9 @@ static void init_choice(struct gen *g, int i)
     ch->index = i;
     ch->prompt = i / (int)p->n;
     ch->out = textout_new(g->m->tok, p->stop, p->stop_len, p->n_stop, g->chat);
+    if (g->chat)
+        ch->thought = thought_new(g->m->chat, g->m->tok, params_is_open(p));
+    buf_init(&ch->thoughts, 0);
     buf_init(&ch->text, 0);
     logprobs_init(&ch->lp, g->m->tok, g->chat);
 }

@@ -23,6 +23,7 @@ struct params;
 struct served;
 struct step_token;
 struct textout;
+struct thought;
 
 struct choice {
     struct gen *g;
@@ -31,7 +32,9 @@ struct choice {
     bool begun, ended;
     const char *reason;
     struct textout *out;
-    struct buf text; /* whole answers; streams that need offsets */
+    struct thought *thought; /* NULL: all is answer */
+    struct buf thoughts;     /* of whole answers; streams: since the last frame */
+    struct buf text;         /* whole answers; streams that need offsets */
     size_t echo_bytes, echo_chars, seen_bytes, seen_chars;
     struct logprobs lp;
     int n_scored, n_out, n_prompt, n_cached;
@@ -59,6 +62,10 @@ struct gen {
 void gen_add_scored(struct choice *ch, const struct step_token *toks, int n);
 /* Once, before the first text: the role, and the prompt where it is to be echoed. */
 void gen_begin(struct choice *ch);
+/* Tokens into text: into a frame or the whole. True: a stop string was completed. */
+bool gen_push(struct choice *ch, const struct step_token *toks, int n);
+/* Tokens that count in usage where a stop string ended the text. */
+int gen_n_tokens(const struct choice *ch);
 /* What g->scratch and textout released: into a frame or the text. */
 void gen_emit(struct choice *ch);
 /* The rest of a choice's text and, streaming, its last frame. */

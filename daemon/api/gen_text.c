@@ -7,6 +7,7 @@
 #include "daemon/api/conn.h"
 #include "daemon/api/gen_int.h"
 #include "daemon/api/params.h"
+#include "daemon/api/thought.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/textout.h"
 
@@ -53,6 +54,35 @@ void gen_emit(struct choice *ch)
         return;
     sse_text(&g->sse, ch->index, g->scratch.len ? g->scratch.p : "", g->scratch.len,
              g->p->logprobs ? &ch->lp : NULL, &g->c->out);
+}
+
+static void emit_thoughts(struct choice *ch)
+{
+    struct gen *g = ch->g;
+
+    if (!g->p->stream || !ch->thoughts.len)
+        return;
+    sse_thought(&g->sse, ch->index, ch->thoughts.p, ch->thoughts.len, &g->c->out);
+    buf_clear(&ch->thoughts);
+}
+
+bool gen_push(struct choice *ch, const struct step_token *toks, int n)
+{
+    bool stopped;
+
+    if (ch->thought) {
+        toks = thought_split(ch->thought, toks, &n, &ch->thoughts);
+        emit_thoughts(ch);
+    }
+    buf_clear(&ch->g->scratch);
+    stopped = textout_push(ch->out, toks, n, &ch->g->scratch);
+    gen_emit(ch);
+    return stopped;
+}
+
+int gen_n_tokens(const struct choice *ch)
+{
+    return textout_n_tokens(ch->out) + (ch->thought ? thought_n_tokens(ch->thought) : 0);
 }
 
 /* ---- the prompt, when it is to be part of the answer ---- */
@@ -152,6 +182,10 @@ static void whole_choice(struct choice *ch, struct jw *w)
         jw_kstr(w, "role", "assistant");
         jw_key(w, "content");
         jw_strn(w, text, ch->text.len);
+        if (ch->thoughts.len) {
+            jw_key(w, "reasoning_content");
+            jw_strn(w, ch->thoughts.p, ch->thoughts.len);
+        }
         jw_knull(w, "refusal");
         jw_obj_end(w);
     } else {
@@ -219,6 +253,10 @@ void gen_finish_text(struct choice *ch)
     struct gen *g = ch->g;
 
     gen_begin(ch);
+    if (ch->thought) {
+        thought_end(ch->thought, &ch->thoughts);
+        emit_thoughts(ch);
+    }
     buf_clear(&g->scratch);
     if (!textout_stopped(ch->out))
         textout_end(ch->out, &g->scratch);

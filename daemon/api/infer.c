@@ -42,7 +42,8 @@ static int encode_chat(const struct params *p, const struct served *m,
                          "/v1/completions",
                          m->name);
     today(date, sizeof(date));
-    return template_render(m->chat, m->tok, p->msgs, p->n_msgs, date, (size_t)m->n_ctx,
+    const struct template_how how = {.today = date, .effort = p->effort};
+    return template_render(m->chat, m->tok, p->msgs, p->n_msgs, &how, (size_t)m->n_ctx,
                            cancel, out, e);
 }
 

@@ -46,6 +46,7 @@ struct params {
     struct params_block *blocks; /* memory sized by the input */
 
     const char *model;     /* NULL: not named */
+    const char *effort;    /* low, medium, high; NULL: not named */
     const char *slo_class; /* NULL: the instance's own target */
     struct gen_params gen; /* choice and n_prompt are the caller's to fill */
     int64_t n, max_tokens; /* max_tokens -1: as much as fits */
@@ -75,6 +76,8 @@ int params_parse(const char *body, size_t n, enum params_kind kind, struct param
 void params_sampling(struct params *p, float temperature, float top_p);
 /* Token ids of prompts, biases and stops against the vocabulary. */
 int params_check_model(const struct params *p, int n_vocab, struct err *e);
+/* Does the last message go on, as an answer that was begun? */
+bool params_is_open(const struct params *p);
 void params_free(struct params *p);
 /* The i-th member name that no row knows, NULL past the end (for a note in the log). */
 const char *params_unknown(const struct params *p, int i);

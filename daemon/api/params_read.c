@@ -64,6 +64,30 @@ int params_read_slo_class(struct params *p, const json_t *v, struct err *e)
     return 0;
 }
 
+/* What models know are three; the others that the API has are the nearest of them. */
+int params_read_effort(struct params *p, const json_t *v, struct err *e)
+{
+    static const struct {
+        const char *said, *means;
+    } rows[] = {{"none", "low"},      {"minimal", "low"}, {"low", "low"},
+                {"medium", "medium"}, {"high", "high"},   {"xhigh", "high"}};
+    const char *said = json_string_value(v);
+
+    for (size_t i = 0; said && i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (!strcmp(said, rows[i].said)) {
+            p->effort = rows[i].means;
+            return 0;
+        }
+    return err_param(e, ERR_INVALID, "reasoning_effort",
+                     "reasoning_effort must be one of none, minimal, low, medium, high, "
+                     "xhigh");
+}
+
+bool params_is_open(const struct params *p)
+{
+    return p->n_msgs && !strcmp(p->msgs[p->n_msgs - 1].role, "assistant");
+}
+
 /* ---- messages ---- */
 
 /* A list of text parts is one text: the parts in order. */

@@ -26,6 +26,7 @@ int params_read_stream_options(struct params *p, const json_t *v, struct err *e)
 int params_read_text_logprobs(struct params *p, const json_t *v, struct err *e);
 int params_read_best_of(struct params *p, const json_t *v, struct err *e);
 int params_read_response_format(struct params *p, const json_t *v, struct err *e);
+int params_read_effort(struct params *p, const json_t *v, struct err *e);
 int params_read_modalities(struct params *p, const json_t *v, struct err *e);
 
 #endif

@@ -70,6 +70,15 @@ void sse_text(struct sse *s, int index, const char *text, size_t n, struct logpr
     close_choice(s, NULL, out);
 }
 
+void sse_thought(struct sse *s, int index, const char *text, size_t n, struct buf *out)
+{
+    open_choice(s, index, out);
+    buf_puts(out, "\"delta\":{\"reasoning_content\":");
+    put_string(out, text, n);
+    buf_puts(out, "},\"logprobs\":null");
+    close_choice(s, NULL, out);
+}
+
 void sse_finish(struct sse *s, int index, const char *reason, struct buf *out)
 {
     open_choice(s, index, out);

@@ -35,6 +35,8 @@ void sse_role(struct sse *s, int index, struct buf *out);
 /* lp NULL: no log-probabilities asked for; it is emptied. */
 void sse_text(struct sse *s, int index, const char *text, size_t n, struct logprobs *lp,
               struct buf *out);
+/* What the model thought before it answers. */
+void sse_thought(struct sse *s, int index, const char *text, size_t n, struct buf *out);
 void sse_finish(struct sse *s, int index, const char *reason, struct buf *out);
 void sse_usage(struct sse *s, const struct answer_usage *u, struct buf *out);
 void sse_end(struct buf *out); /* data: [DONE] */

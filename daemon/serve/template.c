@@ -543,21 +543,48 @@ static const family_fn families[TEMPLATE_COUNT] = {
     [TEMPLATE_HARMONY] = template_harmony,
 };
 
+int tpl_run(struct render *r, int (*put)(struct render *r, const void *arg),
+            const void *arg)
+{
+    size_t before = r->out->n;
+    int rc;
+
+    buf_init(&r->text, 0);
+    rc = put(r, arg);
+    if (rc == 0)
+        rc = flush(r);
+    buf_done(&r->text);
+    if (rc < 0)
+        r->out->n = before;
+    return rc;
+}
+
+struct said {
+    const struct chat_msg *msgs;
+    size_t n;
+};
+
+static int put_said(struct render *r, const void *arg)
+{
+    const struct said *s = arg;
+
+    return families[r->family](r, s->msgs, s->n);
+}
+
 int template_render(enum template_family f, const struct tokenizer *t,
-                    const struct chat_msg *msgs, size_t n, const char *today,
+                    const struct chat_msg *msgs, size_t n, const struct template_how *how,
                     size_t max_ids, const atomic_bool *cancel, struct tok_ids *out,
                     struct err *e)
 {
     struct render r = {.family = f,
                        .t = t,
                        .source = tokenizer_chat_template(t),
-                       .today = today,
+                       .today = how ? how->today : NULL,
+                       .effort = how ? how->effort : NULL,
                        .max_ids = max_ids,
                        .cancel = cancel,
                        .out = out,
                        .e = e};
-    size_t before = out->n;
-    int rc;
 
     if ((unsigned)f >= TEMPLATE_COUNT || !families[f])
         return err_set(e, ERR_UNSUPPORTED,
@@ -565,12 +592,5 @@ int template_render(enum template_family f, const struct tokenizer *t,
                        "work");
     if (check_roles(msgs, n, e) < 0)
         return -1;
-    buf_init(&r.text, 0);
-    rc = families[f](&r, msgs, n);
-    if (rc == 0)
-        rc = flush(&r);
-    buf_done(&r.text);
-    if (rc < 0)
-        out->n = before;
-    return rc;
+    return tpl_run(&r, put_said, &(struct said){msgs, n});
 }

@@ -47,10 +47,14 @@ const char *template_name(enum template_family f);
  */
 enum template_family template_detect(const struct tokenizer *t);
 /* Ids of the whole conversation with the generation prompt. A last assistant message is
- * continued (no end turn). today: "26 Jul 2024" style date for llama3, or NULL. Faults
- * name the field: messages[3].role. */
+ * continued (no end turn). how: NULL = nothing of it. Faults name the field:
+ * messages[3].role. */
+struct template_how {
+    const char *today;  /* "26 Jul 2024", for llama3 and harmony; or NULL */
+    const char *effort; /* low, medium, high, for harmony; NULL = medium */
+};
 int template_render(enum template_family f, const struct tokenizer *t,
-                    const struct chat_msg *msgs, size_t n, const char *today,
+                    const struct chat_msg *msgs, size_t n, const struct template_how *how,
                     size_t max_ids, const atomic_bool *cancel, struct tok_ids *out,
                     struct err *e);
 

@@ -1,7 +1,7 @@
 /* daemon/serve/template_impl.h - inside the templates: one rendering and its pieces.
  *
  * template.c has detection and the families of dense models, template_moe.c those of
- * mixtures of experts. */
+ * mixtures of experts, harmony.c that of gpt-oss. */
 #ifndef SERVE_TEMPLATE_IMPL_H
 #define SERVE_TEMPLATE_IMPL_H
 
@@ -17,9 +17,9 @@ enum role { ROLE_SYS, ROLE_USER, ROLE_ASSISTANT };
 struct render {
     enum template_family family;
     const struct tokenizer *t;
-    const char *source; /* the shipped template */
-    const char *today;
-    struct buf text; /* plain text since the last special token */
+    const char *source;         /* the shipped template */
+    const char *today, *effort; /* or NULL */
+    struct buf text;            /* plain text since the last special token */
     size_t max_ids;
     const atomic_bool *cancel;
     struct tok_ids *out;
@@ -31,6 +31,9 @@ struct span {
     size_t n;
 };
 
+/* One rendering by put: its text, flushed; on failure r->out is as before. */
+int tpl_run(struct render *r, int (*put)(struct render *r, const void *arg),
+            const void *arg);
 int tpl_special(struct render *r, const char *piece);
 int tpl_bos(struct render *r);
 int tpl_eos(struct render *r);

@@ -1,5 +1,5 @@
-/* daemon/serve/template_moe.c - chat templates of OLMoE, DeepSeek, Kimi and gpt-oss
- * (harmony): what stands around a message, as their shipped templates have it. */
+/* daemon/serve/template_moe.c - chat templates of OLMoE, DeepSeek and Kimi: what
+ * stands around a message, as their shipped templates have it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -138,88 +138,4 @@ int template_kimi(struct render *r, const struct chat_msg *msgs, size_t n)
             return -1;
     }
     return kimi_begin(r, ROLE_ASSISTANT);
-}
-
-/* ---- harmony ---- */
-
-/* role, the channel if there is one, and the text; open: without its end. */
-static int harmony_message(struct render *r, const char *role, const char *channel,
-                           struct span s, bool open)
-{
-    if (tpl_special(r, "<|start|>") < 0)
-        return -1;
-    tpl_text(r, role);
-    if (channel && tpl_special(r, "<|channel|>") < 0)
-        return -1;
-    tpl_text(r, channel ? channel : "");
-    if (tpl_special(r, "<|message|>") < 0)
-        return -1;
-    tpl_span(r, s);
-    return open ? 0 : tpl_special(r, "<|end|>");
-}
-
-/* "26 Jul 2024" as 2024-07-26. */
-static void put_date(struct render *r)
-{
-    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    char month[4] = "", text[64];
-    int day, year;
-    const char *at;
-
-    if (!r->today || sscanf(r->today, "%2d %3s %4d", &day, month, &year) != 3 ||
-        strlen(month) != 3 || !(at = strstr(months, month)))
-        return;
-    snprintf(text, sizeof(text), "Current date: %04d-%02d-%02d\n", year,
-             (int)(at - months) / 3 + 1, day);
-    tpl_text(r, text);
-}
-
-/* The system message is the model's own; what an operator says is the developer's. */
-static int harmony_system(struct render *r)
-{
-    if (tpl_special(r, "<|start|>") < 0)
-        return -1;
-    tpl_text(r, "system");
-    if (tpl_special(r, "<|message|>") < 0)
-        return -1;
-    tpl_text(r, "You are ChatGPT, a large language model trained by OpenAI.\n"
-                "Knowledge cutoff: 2024-06\n");
-    put_date(r);
-    tpl_text(r, "\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. "
-                "Channel must be included for every message.");
-    return tpl_special(r, "<|end|>");
-}
-
-static int harmony_developer(struct render *r, const struct chat_msg *m)
-{
-    if (tpl_special(r, "<|start|>") < 0)
-        return -1;
-    tpl_text(r, "developer");
-    if (tpl_special(r, "<|message|>") < 0)
-        return -1;
-    tpl_text(r, "# Instructions\n\n");
-    tpl_span(r, tpl_content(m));
-    return tpl_special(r, "<|end|>");
-}
-
-int template_harmony(struct render *r, const struct chat_msg *msgs, size_t n)
-{
-    if (harmony_system(r) < 0)
-        return -1;
-    for (size_t i = 0; i < n; i++) {
-        enum role role = tpl_role(&msgs[i]);
-        struct span s = tpl_content(&msgs[i]);
-        int rc = role == ROLE_SYS    ? harmony_developer(r, &msgs[i])
-                 : role == ROLE_USER ? harmony_message(r, "user", NULL, s, false)
-                                     : harmony_message(r, "assistant", "final", s,
-                                                       tpl_is_open(msgs, n, i));
-        if (rc < 0)
-            return -1;
-    }
-    if (tpl_is_open(msgs, n, n - 1))
-        return 0;
-    if (tpl_special(r, "<|start|>") < 0)
-        return -1;
-    tpl_text(r, "assistant");
-    return 0;
 }

@@ -266,7 +266,8 @@ static bool add_end(struct tokenizer *t, int64_t id)
 static void load_ends(struct tokenizer *t, const struct tok_spec *s)
 {
     static const char *const known[] = {"<|im_end|>",    "<|eot_id|>",      "<|eom_id|>",
-                                        "<|endoftext|>", "<|end_of_text|>", "</s>"};
+                                        "<|endoftext|>", "<|end_of_text|>", "</s>",
+                                        "<|return|>",    "<|call|>"};
     enum { N_KNOWN = sizeof(known) / sizeof(known[0]) };
 
     t->eog = xcalloc((size_t)s->n_ends + 1 + N_KNOWN, sizeof(*t->eog));

@@ -237,6 +237,8 @@ static void test_chat_only(void **state)
         {"\"tool_choice\":\"required\"", "tool_choice"},
         {"\"functions\":[{}]", "functions"},
         {"\"modalities\":[\"text\",\"audio\"]", "modalities"},
+        {"\"reasoning_effort\":\"huge\"", "reasoning_effort"},
+        {"\"reasoning_effort\":3", "reasoning_effort"},
         {"\"audio\":{\"voice\":\"x\"}", "audio"},
     };
     char body[512];

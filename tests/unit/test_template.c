@@ -30,7 +30,8 @@ static void check_case(const struct tokenizer *t, const char *what, const json_t
     struct buf text;
     int control = 0;
 
-    if (template_render(template_detect(t), t, msgs, n, today, 0, NULL, &ids, &e) < 0)
+    if (template_render(template_detect(t), t, msgs, n,
+                        &(struct template_how){.today = today}, 0, NULL, &ids, &e) < 0)
         fail_msg("%s: %s", what, e.msg);
     buf_init(&text, 0);
     buf_add(&text, "", 0);
@@ -365,7 +366,8 @@ static void renders(const struct said *f, const char *today, const struct chat_m
     memcpy(list, f->added, sizeof(f->added));
     struct tokenizer *t = open_tiny(list, f->config);
     assert_string_equal(template_name(template_detect(t)), f->family);
-    if (template_render(template_detect(t), t, msgs, n, today, 0, NULL, &ids, &e) < 0)
+    if (template_render(template_detect(t), t, msgs, n,
+                        &(struct template_how){.today = today}, 0, NULL, &ids, &e) < 0)
         fail_msg("%s: %s", f->family, e.msg);
     buf_init(&text, 0);
     tokenizer_decode(t, ids.v, ids.n, true, &text);
@@ -386,37 +388,8 @@ TEST(families_of_mixtures)
         renders(&said[i], "26 Jul 2024", msgs, 4, said[i].want);
 }
 
-/* Those of openai/harmony's own vectors that a chat without tools and with the middle
- * effort can ask for. */
-TEST(harmony_as_published)
-{
-    static const struct chat_msg robot[] = {
-        {"system", "Answer the user's questions like a robot.", 41},
-        {"user", "What is the capital of the largest country in the world?", 56}};
-    static const struct chat_msg sum[] = {{"user", "What is 2 + 2?", 14}};
-    static const struct {
-        const char *file;
-        const struct chat_msg *msgs;
-        size_t n;
-    } rows[] = {{"test_simple_convo_medium_effort.txt", robot, 2},
-                {"test_simple_convo_medium_effort_no_instruction.txt", robot + 1, 1},
-                {"test_simple_convo.txt", sum, 1}};
-
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        char rel[128];
-        snprintf(rel, sizeof(rel), "chat-vectors/harmony/%s", rows[i].file);
-        struct buf want = slurp(test_shared(rel));
-        buf_add(&want, "", 1);
-        for (char *p = want.p + strlen(want.p); p > want.p && p[-1] == '\n';)
-            *--p = '\0';
-        renders(&said[3], NULL, rows[i].msgs, rows[i].n, want.p);
-        buf_done(&want);
-    }
-}
-
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(families_of_mixtures),
-    cmocka_unit_test(harmony_as_published),
     cmocka_unit_test(as_jinja),
     cmocka_unit_test(demo_as_jinja),
     cmocka_unit_test(detects),
