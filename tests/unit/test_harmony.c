@@ -400,9 +400,8 @@ TEST(reads_calls_and_answers)
     free(want);
     free(text);
     text = vector("tool_response_parsing");
-    reads(
-        text, false,
-        "browser.search>assistant commentary : {\"result\": \"https://openai.com/\"}");
+    reads(text, false,
+          "browser.search>assistant commentary : {\"result\": \"https://openai.com/\"} ");
     free(text);
 }
 
