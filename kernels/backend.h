@@ -157,6 +157,20 @@ struct op_norm {
     const struct weight *w; /* WEIGHT_VECTOR */
     float eps;
 };
+/* A row whose columns stand on several ranks is normed in two halves, between which the
+ * sums are added up over these.
+ * y[r,0] = weigh * (sum of x[r,:]^2), in f32 in a fixed order */
+struct op_squares {
+    struct view y, x; /* [rows, 1], [rows, cols] */
+    float weigh;
+};
+/* y = x / sqrt(sums[r,0] / n + eps) * w */
+struct op_norm_by {
+    struct view y, x, sums; /* sums: [rows, 1] */
+    const struct weight *w; /* WEIGHT_VECTOR */
+    int n;                  /* columns that were summed */
+    float eps;
+};
 /* y[r,:] = x[idx[r],:] */
 struct op_gather {
     struct view y, x;
@@ -226,10 +240,10 @@ struct kv_share {
 };
 /* Attention over a member's positions only, not divided by the sum: row r, at position
  * pos[r] of sequence seq[r], gives for its heads the values, then the maxima (log2), then
- * the sums: y[r, 0 .. n_head * (head_dim + 2)). A maximum of -inf: it sees none of them.
- * K and V stand in the arena, at blocks table[seq * max_blocks ..], or, packed by
- * op_kv_pack, at n_blocks layer blocks from `off` of `blocks`, where block j of a
- * sequence is first[seq] + j. */
+ * the sums: y[r, 0 .. n_head * (dv + 2)), dv as in op_attn. A maximum of -inf: it sees
+ * none of them. K and V stand in the arena, at blocks table[seq * max_blocks ..], or,
+ * packed by op_kv_pack, at n_blocks layer blocks from `off` of `blocks`, where block j of
+ * a sequence is first[seq] + j. */
 struct op_attn_part {
     struct view y, q;
     int n_head, n_kv_head, head_dim;
@@ -247,7 +261,7 @@ struct op_attn_part {
     struct iview first; /* n_seq */
 };
 /* y[r,:] := the parts of row r together: rows r, y.rows + r, 2 * y.rows + r, .. of x, in
- * this order; sinks as in op_attn. */
+ * this order; sinks as in op_attn. head_dim: of the values. */
 struct op_attn_merge {
     struct view y, x;
     int n_part, n_head, head_dim;
@@ -359,6 +373,8 @@ int op_host(struct stream *s, const struct op_host *o, struct err *e);
 int op_embed(struct stream *s, const struct op_embed *o, struct err *e);
 int op_add(struct stream *s, const struct op_add *o, struct err *e);
 int op_norm(struct stream *s, const struct op_norm *o, struct err *e);
+int op_squares(struct stream *s, const struct op_squares *o, struct err *e);
+int op_norm_by(struct stream *s, const struct op_norm_by *o, struct err *e);
 int op_gather(struct stream *s, const struct op_gather *o, struct err *e);
 int op_matmul(struct stream *s, const struct op_matmul *o, struct err *e);
 int op_glu(struct stream *s, const struct op_glu *o, struct err *e);

@@ -138,6 +138,27 @@ int check_norm(const struct backend *b, const struct op_norm *o, struct err *e)
     return ck_weight(&c, "w", o->w, WEIGHT_VECTOR, o->x.cols);
 }
 
+int check_squares(const struct backend *b, const struct op_squares *o, struct err *e)
+{
+    struct ck c = {b, "squares", e};
+
+    return ck_view(&c, "x", &o->x) < 0 ? -1 : ck_shape(&c, "y", &o->y, o->x.rows, 1);
+}
+
+int check_norm_by(const struct backend *b, const struct op_norm_by *o, struct err *e)
+{
+    struct ck c = {b, "norm_by", e};
+
+    if (ck_view(&c, "x", &o->x) < 0 ||
+        ck_shape(&c, "y", &o->y, o->x.rows, o->x.cols) < 0 ||
+        ck_shape(&c, "sums", &o->sums, o->x.rows, 1) < 0)
+        return -1;
+    if (o->n < o->x.cols)
+        return err_set(e, ERR_INTERNAL, "norm_by: sums of %d columns for %d", o->n,
+                       o->x.cols);
+    return ck_weight(&c, "w", o->w, WEIGHT_VECTOR, o->x.cols);
+}
+
 int check_gather(const struct backend *b, const struct op_gather *o, struct err *e)
 {
     struct ck c = {b, "gather", e};
@@ -272,11 +293,12 @@ int check_attn_part(const struct backend *b, const struct op_attn_part *o, struc
 {
     struct ck c = {b, "attn_part", e};
     size_t rows = (size_t)o->q.rows;
+    int dv = o->kv && o->kv->layout.v_dim ? o->kv->layout.v_dim : o->head_dim;
 
     if (ck_heads(&c, o->n_head, o->n_kv_head) < 0 ||
         ck_kv(&c, o->kv, o->layer, o->n_kv_head, o->head_dim) < 0 ||
         ck_shape(&c, "q", &o->q, o->q.rows, o->n_head * o->head_dim) < 0 ||
-        ck_shape(&c, "y", &o->y, o->q.rows, o->n_head * (o->head_dim + 2)) < 0 ||
+        ck_shape(&c, "y", &o->y, o->q.rows, o->n_head * (dv + 2)) < 0 ||
         ck_iview(&c, "pos", &o->pos, rows) < 0 || ck_iview(&c, "seq", &o->seq, rows) < 0)
         return -1;
     if (o->window < 0 || o->share.n < 1 || o->share.at < 0 || o->share.at >= o->share.n)

@@ -14,6 +14,8 @@
     X(embed)                                                                             \
     X(add)                                                                               \
     X(norm)                                                                              \
+    X(squares)                                                                           \
+    X(norm_by)                                                                           \
     X(gather)                                                                            \
     X(matmul)                                                                            \
     X(glu)                                                                               \

@@ -20,6 +20,7 @@ struct part_job {
     const struct attn_kern *kern;
     const int32_t *pos, *seq, *table, *first;
     int group, pad, n_tasks; /* query heads of a KV head; tasks of one KV head */
+    int v_dim;               /* of what a head gives */
 };
 
 /* Positions of the sequence's first `end` that the member has. */
@@ -142,6 +143,7 @@ static void run_split(const struct part_job *j, const struct few *w, int kv_head
     struct attn_part p = {.type = j->o->kv->layout.type,
                           .n_a = w->n,
                           .dim = j->o->head_dim,
+                          .v_dim = j->o->kv->layout.v_dim,
                           .pad = j->pad,
                           .q = run->q,
                           .k = k,
@@ -169,7 +171,7 @@ static void run_few(const struct part_job *j, const struct few *w, int kv_head)
     float scale = o->scale * LOG2_E;
     const float *q = cpu_view(&o->q);
     struct running run;
-    int d = o->head_dim;
+    int d = o->head_dim, dv = j->v_dim;
 
     for (int i = 0; i < w->n; i++) {
         run.m[i] = -INFINITY;
@@ -182,9 +184,9 @@ static void run_few(const struct part_job *j, const struct few *w, int kv_head)
         run_split(j, w, kv_head, s, &run);
     for (int i = 0; i < w->n; i++) {
         float *y = cpu_view(&o->y) + (size_t)w->row[i] * (size_t)o->y.ld;
-        memcpy(y + w->head[i] * d, run.o + i * j->pad, (size_t)d * sizeof(float));
-        y[o->n_head * d + w->head[i]] = run.m[i];
-        y[o->n_head * (d + 1) + w->head[i]] = run.l[i];
+        memcpy(y + w->head[i] * dv, run.o + i * j->pad, (size_t)dv * sizeof(float));
+        y[o->n_head * dv + w->head[i]] = run.m[i];
+        y[o->n_head * (dv + 1) + w->head[i]] = run.l[i];
     }
 }
 
@@ -209,8 +211,10 @@ static void part_member(void *arg, int member, int n_members)
 int cpu_op_attn_part(struct stream *s, const struct op_attn_part *o, struct err *e)
 {
     struct cpu_backend *cb = cpu_of(s);
+    int v_dim = o->kv->layout.v_dim;
     struct part_job j = {.o = o,
-                         .kern = attn_kern_get(cb->isa, o->kv->layout.type, false),
+                         .kern = attn_kern_get(cb->isa, o->kv->layout.type, v_dim > 0),
+                         .v_dim = v_dim ? v_dim : o->head_dim,
                          .pos = cpu_iview(&o->pos),
                          .seq = cpu_iview(&o->seq),
                          .group = o->n_head / o->n_kv_head,

@@ -145,6 +145,40 @@ int cpu_op_norm(struct stream *s, const struct op_norm *o, struct err *e)
     return 0;
 }
 
+/* Halves of it: rows are few and short, so one portable form serves all. */
+int cpu_op_squares(struct stream *s, const struct op_squares *o, struct err *e)
+{
+    (void)s;
+    (void)e;
+    for (int r = 0; r < o->x.rows; r++) {
+        const float *x = cpu_view(&o->x) + (size_t)r * (size_t)o->x.ld;
+        float sum = 0;
+
+        for (int i = 0; i < o->x.cols; i++)
+            sum += x[i] * x[i];
+        cpu_view(&o->y)[(size_t)r * (size_t)o->y.ld] = o->weigh * sum;
+    }
+    return 0;
+}
+
+int cpu_op_norm_by(struct stream *s, const struct op_norm_by *o, struct err *e)
+{
+    const float *w = cpu_vec(o->w);
+
+    (void)s;
+    (void)e;
+    for (int r = 0; r < o->x.rows; r++) {
+        const float *x = cpu_view(&o->x) + (size_t)r * (size_t)o->x.ld;
+        float *y = cpu_view(&o->y) + (size_t)r * (size_t)o->y.ld;
+        float sum = cpu_view(&o->sums)[(size_t)r * (size_t)o->sums.ld];
+        float scale = 1.0f / sqrtf(sum / (float)o->n + o->eps);
+
+        for (int i = 0; i < o->x.cols; i++)
+            y[i] = x[i] * scale * w[i];
+    }
+    return 0;
+}
+
 /* ---- gather ---- */
 
 int cpu_op_gather(struct stream *s, const struct op_gather *o, struct err *e)

@@ -19,7 +19,7 @@ enum {
     TINY_LAYERS = 2,
     TINY_CTX = 4096,
     TINY_EOS = 258,
-    TINY_EXPERTS = 6,
+    TINY_EXPERTS = 8,
     TINY_TOP_K = 2,
     TINY_FF_EXPERT = 32,
     TINY_FF_SHARED = 64
@@ -37,23 +37,23 @@ static const struct tiny_family tiny_families[] = {
     {"llama", 0, 0, false, false, NULL, "", "", "", ""},
     {"qwen3", TINY_HEAD_DIM, TINY_HEAD_DIM, false, false, NULL, "", "", "", ""},
     {"mixtral", 0, 0, false, false, "block_sparse_moe", "w1", "w3", "w2",
-     "\"num_local_experts\":6,\"num_experts_per_tok\":2,"},
+     "\"num_local_experts\":8,\"num_experts_per_tok\":2,"},
     {"qwen2_moe", 0, 0, true, true, "mlp", "gate_proj", "up_proj", "down_proj",
-     "\"num_experts\":6,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
+     "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"shared_expert_intermediate_size\":64,"},
     {"qwen3_moe", TINY_HEAD_DIM, TINY_HEAD_DIM, false, false, "mlp", "gate_proj",
      "up_proj", "down_proj",
-     "\"num_experts\":6,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
+     "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"norm_topk_prob\":true,"},
     {"olmoe", TINY_HEADS *TINY_HEAD_DIM, TINY_KV_HEADS *TINY_HEAD_DIM, false, false,
      "mlp", "gate_proj", "up_proj", "down_proj",
-     "\"num_experts\":6,\"num_experts_per_tok\":2,"},
+     "\"num_experts\":8,\"num_experts_per_tok\":2,"},
     {"gpt_oss", 0, 0, true, false, "mlp", "", "", "",
-     "\"num_local_experts\":6,\"num_experts_per_tok\":2,\"sliding_window\":16,"
+     "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"sliding_window\":16,"
      "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8,\"truncate\":false,"
      "\"original_max_position_embeddings\":512},"},
     {"deepseek_v3", 0, 0, false, false, NULL, "", "", "",
-     "\"n_routed_experts\":6,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
+     "\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"n_shared_experts\":1,\"first_k_dense_replace\":1,\"n_group\":2,"
      "\"topk_group\":1,\"routed_scaling_factor\":2.5,\"norm_topk_prob\":true,"
      "\"q_lora_rank\":48,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,"

@@ -146,6 +146,7 @@ static int new_buffers(struct forward *f, struct err *e)
         {&f->att, rows, d->o_dim},
         {&f->act, rows, max_int(ff, d->n_ff_shared)},
         {&f->sum, f->cfg.part.sp || moe ? rows : 0, i->n_embd},
+        {&f->squares, tp && i->qk_norm_full ? rows : 0, 2},
         {&f->out_x, outs, i->n_embd},
         {&f->logits, outs, d->n_vocab},
         {&f->gathered, tp ? outs : 0, i->n_vocab},
@@ -211,7 +212,7 @@ void forward_free(struct forward *f)
         return;
     struct dbuf *bufs[] = {f->x,     f->h,      f->q,        f->k,     f->v,
                            f->att,   f->act,    f->lat_q,    f->lat_y, f->sum,
-                           f->out_x, f->logits, f->gathered, f->idx};
+                           f->out_x, f->logits, f->gathered, f->idx,   f->squares};
     for (size_t i = 0; i < sizeof(bufs) / sizeof(bufs[0]); i++)
         dbuf_free(bufs[i]);
     forward_moe_free(f);

@@ -2,13 +2,21 @@
  * it is put together. See forward_cp.h. */
 #include "daemon/serve/forward_cp.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 
 /* ---- sizes ---- */
+
+static bool latent(const struct forward *f) { return f->w.info.mla.kv_lora > 0; }
+
+/* Columns of my heads at attention: q on its way to them, q as it attends, K (or V), what
+ * attention gives, and that on its way home. A latent is one KV head, which has no V. */
+static int way_dim(const struct forward *f)
+{
+    return f->w.d.q_dim / f->w.d.n_head * f->w.d.n_attn_head;
+}
 
 static int heads_dim(const struct forward *f)
 {
@@ -20,13 +28,26 @@ static int kv_dim(const struct forward *f)
     return f->w.d.n_attn_kv * f->w.info.head_dim;
 }
 
+static int value_dim(const struct forward *f) /* of one head */
+{
+    return latent(f) ? f->w.info.mla.kv_lora : f->w.info.head_dim;
+}
+
+static int home_dim(const struct forward *f)
+{
+    return f->w.d.o_dim / f->w.d.n_head * f->w.d.n_attn_head;
+}
+
 /* A row on its way to a rank's heads: q, k, v of these. */
-static int row_dim(const struct forward *f) { return heads_dim(f) + 2 * kv_dim(f); }
+static int row_dim(const struct forward *f)
+{
+    return way_dim(f) + (latent(f) ? 1 : 2) * kv_dim(f);
+}
 
 /* A row's part: values, maxima, sums. */
 static int part_dim(const struct forward *f)
 {
-    return f->w.d.n_attn_head * (f->w.info.head_dim + 2);
+    return f->w.d.n_attn_head * (value_dim(f) + 2);
 }
 
 /* ---- life ---- */
@@ -50,7 +71,8 @@ static int new_buffers(struct forward *f, struct err *e)
     size_t r = cp->r > 1 ? (size_t)cp->r : 0, all = u ? rows : 0, ring = r ? rows : 0;
     size_t share = u * (size_t)cp->share_max, heads = (size_t)heads_dim(f);
     size_t outs = f->w.d.last ? (size_t)f->cfg.max_outs : 0;
-    size_t wide = (size_t)max_int(f->w.info.n_embd, f->w.d.q_dim);
+    size_t wide = (size_t)max_int(f->w.info.n_embd, f->w.d.o_dim);
+    size_t home = (size_t)home_dim(f);
     size_t pack = r ? cp->max_pack : 0, block = f->kv_layout.layer_bytes / sizeof(float);
     const struct {
         struct dbuf **at;
@@ -58,8 +80,8 @@ static int new_buffers(struct forward *f, struct err *e)
     } bufs[] = {
         {&cp->to_heads, share, (size_t)row_dim(f)},
         {&cp->heads, all, (size_t)row_dim(f)},
-        {&cp->att, all, heads},
-        {&cp->to_rows, share, heads},
+        {&cp->att, all, home},
+        {&cp->to_rows, share, home},
         {&cp->parts, r * rows, (size_t)part_dim(f)},
         {&cp->few_part, ring, (size_t)part_dim(f)},
         {&cp->few_q, ring, heads},
@@ -167,7 +189,7 @@ static int to_heads(struct forward *f, const struct cp_batch *c, struct err *e)
 {
     struct forward_cp *cp = f->cp;
     const struct forward_dims *d = &f->w.d;
-    int q = heads_dim(f), kv = kv_dim(f), ld = row_dim(f), n = c->n;
+    int q = way_dim(f), kv = kv_dim(f), ld = row_dim(f), n = c->n;
 
     for (int u = 0; n && u < cp->u; u++) {
         size_t row = (size_t)u * (size_t)n, kv_head = (size_t)(d->n_kv_head * u / cp->u);
@@ -176,8 +198,9 @@ static int to_heads(struct forward *f, const struct cp_batch *c, struct err *e)
                  columns(f->q, 0, n, (size_t)(u * q), q, d->q_dim), e) < 0 ||
             move(f, columns(cp->to_heads, row, n, (size_t)q, kv, ld),
                  columns(f->k, 0, n, kv_from, kv, d->kv_dim), e) < 0 ||
-            move(f, columns(cp->to_heads, row, n, (size_t)(q + kv), kv, ld),
-                 columns(f->v, 0, n, kv_from, kv, d->kv_dim), e) < 0)
+            (!latent(f) &&
+             move(f, columns(cp->to_heads, row, n, (size_t)(q + kv), kv, ld),
+                  columns(f->v, 0, n, kv_from, kv, d->kv_dim), e) < 0))
             return -1;
     }
     return swap(f, c, cp->to_heads, cp->heads, c->at_heads_send, ld, c->n_ours, e);
@@ -186,40 +209,38 @@ static int to_heads(struct forward *f, const struct cp_batch *c, struct err *e)
 static int to_rows(struct forward *f, const struct cp_batch *c, struct err *e)
 {
     struct forward_cp *cp = f->cp;
-    int q = heads_dim(f), n = c->n;
+    int y = home_dim(f), n = c->n;
 
-    if (swap(f, c, cp->att, cp->to_rows, c->at_rows_send, q, n * cp->u, e) < 0)
+    if (swap(f, c, cp->att, cp->to_rows, c->at_rows_send, y, n * cp->u, e) < 0)
         return -1;
     for (int u = 0; n && u < cp->u; u++)
-        if (move(f, columns(f->att, 0, n, (size_t)(u * q), q, f->w.d.q_dim),
-                 columns(cp->to_rows, (size_t)(u * n), n, 0, q, q), e) < 0)
+        if (move(f, columns(f->att, 0, n, (size_t)(u * y), y, f->w.d.o_dim),
+                 columns(cp->to_rows, (size_t)(u * n), n, 0, y, y), e) < 0)
             return -1;
     return 0;
 }
 
 /* ---- R ranks: parts ---- */
 
-/* One layer of our rows at attention. */
+/* One layer of our rows at attention: q [n_ours, heads of mine], k, v, what comes out; op
+ * says the rest. */
 struct attend {
-    struct view q, k, v, y; /* [n_ours, heads of mine] */
-    int layer;
-    const struct weight *sinks; /* NULL: none */
+    struct view q, k, v, y;
+    struct op_attn op;
 };
 
 static struct op_attn_part part_of(const struct forward *f, const struct cp_batch *c,
-                                   int layer, int from_rank)
+                                   const struct attend *a, int from_rank)
 {
-    const struct forward_dims *d = &f->w.d;
-
     return (struct op_attn_part){
-        .n_head = d->n_attn_head,
-        .n_kv_head = d->n_attn_kv,
-        .head_dim = f->w.info.head_dim,
-        .scale = 1 / sqrtf((float)f->w.info.head_dim),
-        .window = model_window(&f->w.info, f->w.d.first_layer + layer),
+        .n_head = a->op.n_head,
+        .n_kv_head = a->op.n_kv_head,
+        .head_dim = a->op.head_dim,
+        .scale = a->op.scale,
+        .window = a->op.window,
         .share = {f->cp->r, from_rank, f->cp->striped},
         .kv = f->kv,
-        .layer = layer,
+        .layer = a->op.layer,
         .n_seq = c->n_seq,
         .max_blocks = c->max_blocks,
         .table = iview_of(f, c->at_table, c->n_seq * c->max_blocks),
@@ -234,8 +255,8 @@ static int merge(struct forward *f, const struct attend *a, struct view y, struc
         .x = view_of(f->cp->parts, y.rows * f->cp->r, part_dim(f)),
         .n_part = f->cp->r,
         .n_head = f->w.d.n_attn_head,
-        .head_dim = f->w.info.head_dim,
-        .sinks = a->sinks,
+        .head_dim = value_dim(f),
+        .sinks = a->op.sinks,
     };
     return y.rows ? op_attn_merge(f->s, &o, e) : 0;
 }
@@ -253,7 +274,7 @@ static int part_come(struct forward *f, const struct cp_batch *c, const struct a
                      int from_rank, struct dbuf *blocks, size_t off, struct err *e)
 {
     int n = c->n_ours - c->n_few;
-    struct op_attn_part o = part_of(f, c, a->layer, from_rank);
+    struct op_attn_part o = part_of(f, c, a, from_rank);
 
     o.q = rows_of(a->q, c->n_few, n);
     o.y = view_from(f->cp->parts, from_rank * n, n, part_dim(f));
@@ -324,7 +345,7 @@ static int kv_comes(struct forward *f, const struct cp_batch *c, const struct at
 {
     struct forward_cp *cp = f->cp;
     int mine = c->blocks[f->w.d.cp_at];
-    const struct op_kv_pack pack = {f->kv, a->layer, iview_of(f, c->at_pack, mine),
+    const struct op_kv_pack pack = {f->kv, a->op.layer, iview_of(f, c->at_pack, mine),
                                     cp->kv[0], 0};
 
     if (mine && op_kv_pack(f->s, &pack, e) < 0)
@@ -339,7 +360,7 @@ static int q_goes(struct forward *f, const struct cp_batch *c, const struct atte
                   struct err *e)
 {
     struct forward_cp *cp = f->cp;
-    struct op_attn_part o = part_of(f, c, a->layer, f->w.d.cp_at);
+    struct op_attn_part o = part_of(f, c, a, f->w.d.cp_at);
     const struct comm_a2a home = {
         .x = {cp->few_part, 0},
         .y = {cp->parts, 0},
@@ -369,19 +390,11 @@ static int q_goes(struct forward *f, const struct cp_batch *c, const struct atte
 static int attend_here(struct forward *f, const struct attend *a,
                        const struct op_span *span, struct err *e)
 {
-    const struct op_attn o = {
-        .span = *span,
-        .y = a->y,
-        .q = a->q,
-        .n_head = f->w.d.n_attn_head,
-        .n_kv_head = f->w.d.n_attn_kv,
-        .head_dim = f->w.info.head_dim,
-        .scale = 1 / sqrtf((float)f->w.info.head_dim),
-        .window = model_window(&f->w.info, f->w.d.first_layer + a->layer),
-        .sinks = a->sinks,
-        .kv = f->kv,
-        .layer = a->layer,
-    };
+    struct op_attn o = a->op;
+
+    o.span = *span;
+    o.q = a->q;
+    o.y = a->y;
     return op_attn(f->s, &o, e);
 }
 
@@ -402,26 +415,12 @@ static int rope_store(struct forward *f, const struct forward_layer *l,
                       const struct cp_batch *c, const struct attend *a,
                       const struct op_span *span, struct err *e)
 {
-    const struct model_info *i = &f->w.info;
-    struct op_rope_store o = {
-        .span = *span,
-        .q = a->q,
-        .k = a->k,
-        .v = a->v,
-        .n_head = f->w.d.n_attn_head,
-        .n_kv_head = f->w.d.n_attn_kv,
-        .head_dim = i->head_dim,
-        .rot_dim = i->rope_dim,
-        .neox = i->rope_neox,
-        .inv_freq = f->w.inv_freq,
-        .attn_scale = i->rope_scaling == ROPE_YARN ? i->yarn.attn_scale : 1,
-        .q_norm = i->qk_norm_full ? NULL : l->w[ROLE_Q_NORM],
-        .k_norm = i->qk_norm_full ? NULL : l->w[ROLE_K_NORM],
-        .eps = i->norm_eps,
-        .kv = f->kv,
-        .layer = a->layer,
-    };
+    struct op_rope_store o = forward_rope_of(f, l, a->op.layer);
 
+    o.span = *span;
+    o.q = a->q;
+    o.k = a->k;
+    o.v = a->v;
     if (f->cp->r > 1) {
         o.row_pos = iview_of(f, c->at_our_pos, c->n_ours);
         o.row_slot = iview_of(f, c->at_our_slot, c->n_ours);
@@ -429,17 +428,33 @@ static int rope_store(struct forward *f, const struct forward_layer *l,
     return c->n_ours ? op_rope_store(f->s, &o, e) : 0;
 }
 
-/* Norms over all heads together, before these part. */
-static int norm_full(struct forward *f, const struct forward_layer *l, int n,
-                     struct err *e)
+/* a->q, k, v at the ranks of their heads to a->y. */
+static int attend(struct forward *f, const struct forward_layer *l,
+                  const struct cp_batch *c, const struct attend *a, struct err *e)
 {
-    struct view q = view_of(f->q, n, f->w.d.q_dim), k = view_of(f->k, n, f->w.d.kv_dim);
+    const struct op_span span = span_of(f, c);
 
-    if (!f->w.info.qk_norm_full)
-        return 0;
-    return run_norm(f, q, q, l->w[ROLE_Q_NORM], e) < 0
-               ? -1
-               : run_norm(f, k, k, l->w[ROLE_K_NORM], e);
+    if (rope_store(f, l, c, a, &span, e) < 0)
+        return -1;
+    if (f->cp->r == 1)
+        return attend_here(f, a, &span, e);
+    if (c->packs && kv_comes(f, c, a, e) < 0)
+        return -1;
+    return c->n_few_all ? q_goes(f, c, a, e) : 0;
+}
+
+/* The same of a latent: heads take their part in before, and give their values after. */
+static int attend_latent(struct forward *f, const struct forward_layer *l,
+                         const struct cp_batch *c, const struct attend *a, struct err *e)
+{
+    int n = c->n_ours, first = f->w.d.cp_u_at * f->w.d.n_attn_head;
+    struct attend in = *a;
+
+    in.q = view_of(f->lat_q, n, heads_dim(f));
+    in.y = view_of(f->lat_y, n, f->w.d.n_attn_head * value_dim(f));
+    if (forward_latent_q(f, l, in.q, a->q, first, e) < 0 || attend(f, l, c, &in, e) < 0)
+        return -1;
+    return forward_latent_out(f, l, a->y, in.y, first, e);
 }
 
 int forward_cp_attention(struct forward *f, const struct forward_layer *l, int layer,
@@ -447,32 +462,24 @@ int forward_cp_attention(struct forward *f, const struct forward_layer *l, int l
 {
     struct forward_cp *cp = f->cp;
     const struct cp_batch *c = s->cp;
-    const struct op_span span = span_of(f, c);
-    int n = c->n_ours, q = heads_dim(f), kv = kv_dim(f), ld = row_dim(f);
-    struct attend a = {view_of(f->q, n, q),
-                       view_of(f->k, n, kv),
-                       view_of(f->v, n, kv),
-                       view_of(f->att, n, q),
-                       layer,
-                       l->w[ROLE_SINKS]};
+    int n = c->n_ours, q = way_dim(f), kv = kv_dim(f), ld = row_dim(f);
+    struct attend a = {view_of(f->q, n, q), view_of(f->k, n, kv), view_of(f->v, n, kv),
+                       view_of(f->att, n, home_dim(f)), forward_attn_of(f, l, layer)};
 
-    if (norm_full(f, l, c->n, e) < 0)
+    if (!c->n_all) /* of other groups only */
+        return 0;
+    if (norm_heads(f, l, c->n, e) < 0)
         return -1;
     if (cp->u > 1) {
         a.q = columns(cp->heads, 0, n, 0, q, ld);
         a.k = columns(cp->heads, 0, n, (size_t)q, kv, ld);
-        a.v = columns(cp->heads, 0, n, (size_t)(q + kv), kv, ld);
-        a.y = view_of(cp->att, n, q);
+        if (!latent(f))
+            a.v = columns(cp->heads, 0, n, (size_t)(q + kv), kv, ld);
+        a.y = view_of(cp->att, n, home_dim(f));
         if (to_heads(f, c, e) < 0)
             return -1;
     }
-    if (rope_store(f, l, c, &a, &span, e) < 0)
-        return -1;
-    if (cp->r == 1 && attend_here(f, &a, &span, e) < 0)
-        return -1;
-    if (cp->r > 1 && c->packs && kv_comes(f, c, &a, e) < 0)
-        return -1;
-    if (cp->r > 1 && c->n_few_all && q_goes(f, c, &a, e) < 0)
+    if ((latent(f) ? attend_latent : attend)(f, l, c, &a, e) < 0)
         return -1;
     return cp->u > 1 ? to_rows(f, c, e) : 0;
 }
@@ -526,13 +533,15 @@ int forward_cp_outs(struct forward *f, const struct shape *s, int first, int n,
     struct forward_cp *cp = f->cp;
     int me = f->w.d.cp_at * cp->u + f->w.d.cp_u_at, before = 0, own = 0;
 
+    if (!n) /* outputs of other groups only */
+        return 0;
     for (int o = 0; o < first + n; o++)
         *(o < first ? &before : &own) += s->cp->owner[o] == me;
     if (forward_gather_x(f, cp->out[0], s, before, own, e) < 0 ||
         gather_outs(f, s, view_of(f->out_x, n, f->w.info.n_embd), first, cp->lists[0],
                     cp->lists[1], e) < 0 ||
-        forward_gather(f, cp->out[0], f->att, f->w.d.q_dim, s, before, own, e) < 0)
+        forward_gather(f, cp->out[0], f->att, f->w.d.o_dim, s, before, own, e) < 0)
         return -1;
-    return gather_outs(f, s, view_of(f->q, n, f->w.d.q_dim), first, cp->lists[2],
+    return gather_outs(f, s, view_of(f->q, n, f->w.d.o_dim), first, cp->lists[2],
                        cp->lists[3], e);
 }

@@ -23,6 +23,9 @@
  *           gathered, every rank attends over what it has, the parts travel home.
  *   R = 1   plain attention over the rank's heads.
  *
+ * Latent attention goes the same ways. Its one KV head is on all of the U ranks, which
+ * share the heads of q alone, so its memory is divided by R only.
+ *
  * Both give the parts (values, maximum, sum) of R ranks, merged in rank order: to the bit
  * the same by any of the ways, by any cutting of the prompt and whatever is beside it.
  * Outputs are gathered to all ranks in the last stage; the first of them goes on.

@@ -40,15 +40,16 @@ struct forward {
     struct kv_layout kv_layout;
     struct kv_arena *kv;
     struct dbuf *x, *h, *q, *k, *v, *att, *act; /* [max_rows, ..] */
-    struct dbuf *lat_q, *lat_y;      /* latent attention: of all heads, [max_rows, ..] */
-    struct dbuf *sum;                /* sp, experts: [max_rows, n_embd] */
-    struct forward_moe *moe;         /* NULL for a dense model */
-    struct forward_cp *cp;           /* NULL where no rows are shared */
-    struct dbuf *out_x, *logits;     /* [max_outs, ..] */
-    struct dbuf *gathered;           /* tp: logits of all members */
-    struct dbuf *idx;                /* staging on the device */
-    int32_t *stage;                  /* and on the host */
-    size_t stage_cap;                /* of one micro-batch */
+    struct dbuf *lat_q, *lat_y;  /* latent attention: of all heads, [max_rows, ..] */
+    struct dbuf *sum;            /* sp, experts: [max_rows, n_embd] */
+    struct dbuf *squares;        /* norms over heads of all tp members: [max_rows, 2] */
+    struct forward_moe *moe;     /* NULL for a dense model */
+    struct forward_cp *cp;       /* NULL where no rows are shared */
+    struct dbuf *out_x, *logits; /* [max_outs, ..] */
+    struct dbuf *gathered;       /* tp: logits of all members */
+    struct dbuf *idx;            /* staging on the device */
+    int32_t *stage;              /* and on the host */
+    size_t stage_cap;            /* of one micro-batch */
     float *host_logits, *host_parts; /* [max_outs, n_vocab]; as gathered */
     int64_t *lists; /* counts for collectives: 2 x tp a micro-batch, then 2 x tp */
     int *groups;    /* adp: rows and outputs of groups, 2 x adp a micro-batch, then .. */
@@ -114,21 +115,35 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e);
 int forward_head(struct forward *f, const struct shape *s, int first, int n,
                  struct err *e);
 void forward_unpack(struct forward *f, int n);
-/* y := norm(x); h := norm(x) on all rows, where sp (the micro-batch when x has the
+/* y := norm(x); f->q, f->k := normed where the family norms all heads together;
+ * h := norm(x) on all rows, where sp (the micro-batch when x has the
  * member's own rows, else NULL) from the members' own; y (+)= x * w^T; sums of f->sum
  * onto own rows.
  */
 int run_norm(struct forward *f, struct view y, struct view x, const struct weight *w,
              struct err *e);
+int norm_heads(struct forward *f, const struct forward_layer *l, int rows, struct err *e);
 int norm_all(struct forward *f, struct dbuf *x, int rows, const struct weight *w,
              const struct shape *sp, struct err *e);
 int product(struct forward *f, struct view y, struct dbuf *x, const struct weight *w,
             bool add, struct err *e);
 int scatter_sum(struct forward *f, struct dbuf *x, const struct shape *s, bool add,
                 struct err *e);
-/* forward_latent.c: latent attention of one layer, from f->h to f->att. */
-int forward_latent_run(struct forward *f, const struct forward_layer *l, int layer,
-                       const struct op_span *span, struct err *e);
+/* The ops of a layer's attention without rows and views: over the heads that are mine at
+ * attention. */
+struct op_rope_store forward_rope_of(const struct forward *f,
+                                     const struct forward_layer *l, int layer);
+struct op_attn forward_attn_of(const struct forward *f, const struct forward_layer *l,
+                               int layer);
+/* forward_latent.c: latent attention: f->q, f->k from f->h; q as it attends, y, from x,
+ * the q of as many heads of the rank's from `first` on; and what attention gave, x, to
+ * their outputs y. */
+int forward_latent_kv(struct forward *f, const struct forward_layer *l, int rows,
+                      struct err *e);
+int forward_latent_q(struct forward *f, const struct forward_layer *l, struct view y,
+                     struct view x, int first, struct err *e);
+int forward_latent_out(struct forward *f, const struct forward_layer *l, struct view y,
+                       struct view x, int first, struct err *e);
 /* forward_moe.c: x += experts(norm(x)) of one layer. row_bytes: of each tp member's share
  * of the rows. */
 int forward_moe_new(struct forward *f, struct err *e);

@@ -28,6 +28,47 @@ int run_norm(struct forward *f, struct view y, struct view x, const struct weigh
     return x.rows ? op_norm(f->s, &o, e) : 0;
 }
 
+/* Norms of q and k over the heads of all tp members. A KV head that stands on several of
+ * them counts by its share on each. */
+int norm_heads(struct forward *f, const struct forward_layer *l, int rows, struct err *e)
+{
+    const struct model_info *i = &f->w.info;
+    const struct forward_dims *d = &f->w.d;
+    const struct weight *w[2] = {l->w[ROLE_Q_NORM], l->w[ROLE_K_NORM]};
+    const struct view x[2] = {view_of(f->q, rows, d->q_dim),
+                              view_of(f->k, rows, d->kv_dim)};
+    const int all[2] = {i->n_head * i->head_dim, i->n_kv_head * i->head_dim};
+
+    if (!i->qk_norm_full || !rows)
+        return 0;
+    if (d->tp == 1)
+        return run_norm(f, x[0], x[0], w[0], e) < 0 ? -1
+                                                    : run_norm(f, x[1], x[1], w[1], e);
+    for (int j = 0; j < 2; j++) {
+        const struct op_squares o = {
+            .y = {f->squares, (size_t)j * sizeof(float), rows, 1, 2},
+            .x = x[j],
+            .weigh = (float)all[j] / (float)(x[j].cols * d->tp)};
+        if (op_squares(f->s, &o, e) < 0)
+            return -1;
+    }
+    if (comm_all_reduce(f->cfg.part.tp_comm, f->s, (struct comm_at){f->squares, 0},
+                        (int64_t)rows * 2, e) < 0)
+        return -1;
+    for (int j = 0; j < 2; j++) {
+        const struct op_norm_by o = {
+            .y = x[j],
+            .x = x[j],
+            .sums = {f->squares, (size_t)j * sizeof(float), rows, 1, 2},
+            .w = w[j],
+            .n = all[j],
+            .eps = i->norm_eps};
+        if (op_norm_by(f->s, &o, e) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 /* h := norm(x), on all rows. sp: the micro-batch, when x has the member's own rows. */
 int norm_all(struct forward *f, struct dbuf *x, int rows, const struct weight *w,
              const struct shape *sp, struct err *e)
@@ -113,19 +154,16 @@ static int run_qkv(struct forward *f, const struct forward_layer *l, int rows,
     return op_matmul(f->s, &o, e);
 }
 
-static int run_attention(struct forward *f, const struct forward_layer *l, int layer,
-                         const struct op_span *span, struct err *e)
+struct op_rope_store forward_rope_of(const struct forward *f,
+                                     const struct forward_layer *l, int layer)
 {
     const struct model_info *i = &f->w.info;
-    const struct forward_dims *d = &f->w.d;
-    const struct op_rope_store rope = {
-        .span = *span,
-        .q = view_of(f->q, span->n_rows, d->q_dim),
-        .k = view_of(f->k, span->n_rows, d->kv_dim),
-        .v = view_of(f->v, span->n_rows, d->kv_dim),
-        .n_head = d->n_head,
-        .n_kv_head = d->n_kv_head,
+
+    return (struct op_rope_store){
+        .n_head = f->w.d.n_attn_head,
+        .n_kv_head = f->w.d.n_attn_kv,
         .head_dim = i->head_dim,
+        .rot_from = i->mla.kv_lora,
         .rot_dim = i->rope_dim,
         .neox = i->rope_neox,
         .inv_freq = f->w.inv_freq,
@@ -136,28 +174,48 @@ static int run_attention(struct forward *f, const struct forward_layer *l, int l
         .kv = f->kv,
         .layer = layer,
     };
-    const struct op_attn attn = {
-        .span = *span,
-        .y = view_of(f->att, span->n_rows, d->o_dim),
-        .q = rope.q,
-        .n_head = d->n_head,
-        .n_kv_head = d->n_kv_head,
+}
+
+struct op_attn forward_attn_of(const struct forward *f, const struct forward_layer *l,
+                               int layer)
+{
+    const struct model_info *i = &f->w.info;
+    const struct model_mla *a = &i->mla;
+
+    return (struct op_attn){
+        .n_head = f->w.d.n_attn_head,
+        .n_kv_head = f->w.d.n_attn_kv,
         .head_dim = i->head_dim,
-        .scale = 1 / sqrtf((float)i->head_dim),
-        .window = model_window(i, d->first_layer + layer),
+        .scale = a->kv_lora ? a->scale / sqrtf((float)(a->nope + a->rope))
+                            : 1 / sqrtf((float)i->head_dim),
+        .window = model_window(i, f->w.d.first_layer + layer),
         .sinks = l->w[ROLE_SINKS],
         .kv = f->kv,
         .layer = layer,
     };
+}
 
-    if (i->mla.kv_lora)
-        return forward_latent_run(f, l, layer, span, e);
-    if (i->qk_norm_full && (run_norm(f, rope.q, rope.q, l->w[ROLE_Q_NORM], e) < 0 ||
-                            run_norm(f, rope.k, rope.k, l->w[ROLE_K_NORM], e) < 0))
+static int run_attention(struct forward *f, const struct forward_layer *l, int layer,
+                         const struct op_span *span, struct err *e)
+{
+    const struct forward_dims *d = &f->w.d;
+    struct op_rope_store rope = forward_rope_of(f, l, layer);
+    struct op_attn attn = forward_attn_of(f, l, layer);
+    bool latent = f->w.info.mla.kv_lora > 0;
+    int rows = span->n_rows;
+    const struct view q = view_of(f->q, rows, d->q_dim),
+                      out = view_of(f->att, rows, d->o_dim);
+
+    rope.span = attn.span = *span;
+    rope.q = attn.q = latent ? view_of(f->lat_q, rows, d->n_head * rope.head_dim) : q;
+    rope.k = view_of(f->k, rows, d->kv_dim);
+    rope.v = view_of(f->v, rows, d->kv_dim);
+    attn.y = latent ? view_of(f->lat_y, rows, d->n_head * f->w.info.mla.kv_lora) : out;
+    if ((latent ? forward_latent_q(f, l, rope.q, q, 0, e) : norm_heads(f, l, rows, e)) <
+            0 ||
+        op_rope_store(f->s, &rope, e) < 0 || op_attn(f->s, &attn, e) < 0)
         return -1;
-    if (op_rope_store(f->s, &rope, e) < 0)
-        return -1;
-    return op_attn(f->s, &attn, e);
+    return latent ? forward_latent_out(f, l, out, attn.y, 0, e) : 0;
 }
 
 /* What follows attention: x += att * Wo, then the FFN. */
@@ -270,7 +328,8 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e)
         bool whole = !d->last || i < d->n_layer - 1;
 
         if (s->n_rows && (norm_all(f, f->x, s->n_rows, l->w[ROLE_ATTN_NORM], sp, e) < 0 ||
-                          (!f->w.info.mla.kv_lora && run_qkv(f, l, s->n_rows, e) < 0)))
+                          (f->w.info.mla.kv_lora ? forward_latent_kv
+                                                 : run_qkv)(f, l, s->n_rows, e) < 0))
             return -1;
         if ((f->cp       ? forward_cp_attention(f, l, i, s, e)
              : s->n_rows ? run_attention(f, l, i, &span, e)

@@ -196,21 +196,16 @@ static int check_cp(const struct model_info *i, const struct forward_part *p,
 {
     int tp = at_least_one(p->tp), u = at_least_one(p->cp_u), cp = at_least_one(p->cp) * u;
     int heads = i->n_head / tp, kv = at_least_one(i->n_kv_head / tp);
+    int adp = at_least_one(p->adp);
 
-    if (i->mla.kv_lora && cp > 1)
-        return err_param(e, ERR_UNSUPPORTED, "layout",
-                         "cp %d: latent attention is served with cp 1 only", cp);
-    if (cp > 1 && at_least_one(p->adp) > 1)
-        return err_param(e, ERR_UNSUPPORTED, "layout",
-                         "adp %d with cp %d: with adp the engine runs cp 1", p->adp, cp);
     if (cp > FORWARD_CP_MAX)
         return err_param(e, ERR_RANGE, "layout", "cp %d is more than %d", cp,
                          FORWARD_CP_MAX);
-    if (cp > 1 && i->moe.n_expert && at_least_one(p->ep) != tp * cp)
+    if (cp > 1 && i->moe.n_expert && at_least_one(p->ep) != tp * cp * adp)
         return err_param(e, ERR_UNSUPPORTED, "layout",
-                         "ep %d with tp %d and cp %d: with cp the engine runs experts "
-                         "over all of them, ep %d",
-                         at_least_one(p->ep), tp, cp, tp * cp);
+                         "ep %d with tp %d, cp %d and adp %d: with cp the engine runs "
+                         "experts over all of them, ep %d",
+                         at_least_one(p->ep), tp, cp, adp, tp * cp * adp);
     if (heads % u)
         return err_param(e, ERR_INVALID, "layout",
                          "sharing heads over %d cp ranks does not divide a rank's %d "
@@ -253,12 +248,6 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
         return err_param(e, ERR_INVALID, "layout",
                          "tp %d does not divide the experts' width of %d (shared %d)", tp,
                          i->moe.n_ff, i->moe.n_ff_shared);
-    if (i->qk_norm_full && tp > 1)
-        return err_param(
-            e, ERR_UNSUPPORTED, "layout",
-            "tp %d: this family norms q and k over all heads together, which "
-            "the engine does on one rank only",
-            tp);
     if (i->n_head % tp)
         return err_param(e, ERR_INVALID, "layout",
                          "tp %d does not divide the model's %d attention heads", tp,
@@ -329,6 +318,12 @@ static struct run weights_run(const struct forward_weights *w, enum dim dim)
         return (struct run){d->o_dim * d->tp_at, d->o_dim};
     case DIM_KV:
         return (struct run){d->kv_from * hd, d->kv_dim};
+    case DIM_QNORM: /* over all heads: as these are cut */
+        return w->info.qk_norm_full ? (struct run){d->q_dim * d->tp_at, d->q_dim}
+                                    : (struct run){0, hd};
+    case DIM_KNORM:
+        return w->info.qk_norm_full ? (struct run){d->kv_from * hd, d->kv_dim}
+                                    : (struct run){0, hd};
     case DIM_FF:
         return (struct run){d->ff_from, d->n_ff};
     case DIM_HEADS: /* used at attention only */

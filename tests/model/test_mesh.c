@@ -166,6 +166,51 @@ static void test_deepseek(void **state)
     compare("deepseek_v3", "cpu", 33, some, sizeof(some) / sizeof(some[0]));
 }
 
+/* Rows shared over ranks: by positions, by heads, by both; prompts in one piece and in
+ * chunks, then, with a budget of few rows, decode. */
+static const char *const context[] = {
+    "cp2 allgather", "cp4 allgather",   "cp2 ring",          "cp3 ring",
+    "cp4 ring",      "cp2 striped",     "cp4 striped",       "cp2 ulysses",
+    "cp4 ulysses",   "cp4 usp cp_u2",   "cp2 tp2 ring",      "cp2 tp2 sp striped",
+    "cp2 pp2 ring",  "cp2 tp2 ulysses", "cp4 usp cp_u2 pp2", "cp2 tp2 pp2 sp allgather",
+};
+static const char *const context_experts[] = {
+    "cp2 ep2 ring",           "cp4 ep4 allgather",          "cp3 ep3 striped",
+    "cp2 ep2 ulysses",        "cp4 ep4 usp cp_u2",          "cp2 tp2 ep4 ring",
+    "cp2 tp2 ep4 sp striped", "cp2 tp2 pp2 ep4 sp ulysses", "cp2 pp2 ep2 ring"};
+enum { N_CONTEXT_EXPERTS = sizeof(context_experts) / sizeof(context_experts[0]) };
+enum { N_CONTEXT = sizeof(context) / sizeof(context[0]) };
+
+/* Norms over the heads of all tp ranks; groups of ranks that share rows in turn. */
+static const char *const full[] = {"tp2",
+                                   "tp4",
+                                   "tp2 sp",
+                                   "tp4 ep4",
+                                   "cp2 tp2 ep4 ulysses",
+                                   "cp2 tp2 ep4 sp ring",
+                                   "adp2 cp2 ep4 ring",
+                                   "adp2 cp2 ep4 ulysses",
+                                   "adp2 cp2 tp2 sp ep8 striped",
+                                   "adp2 cp2 pp2 ep4 ring"};
+enum { N_FULL = sizeof(full) / sizeof(full[0]) };
+
+static void test_olmoe(void **state)
+{
+    (void)state;
+    compare("olmoe", "cpu", 33, full, N_FULL);
+    compare("olmoe", "cpu", 2, full, N_FULL);
+    compare("olmoe", "far", 33, full + 3, 2);
+}
+
+static void test_latent_context(void **state)
+{
+    (void)state;
+    compare("deepseek_v3", "cpu", SEQS * LEN, context_experts, N_CONTEXT_EXPERTS);
+    compare("deepseek_v3", "cpu", 3, context_experts, N_CONTEXT_EXPERTS);
+    compare("deepseek_v3", "cpu", 33, full + 6, 4);
+    compare("deepseek_v3", "far", 33, full + 6, 2);
+}
+
 static void test_one_row_experts(void **state)
 {
     static const char *const some[] = {"tp4 ep4", "tp4 ep4 sp"};
@@ -191,21 +236,6 @@ static void test_groups(void **state)
     compare("deepseek_v3", "cpu", 17, groups, 6); /* its first layers are dense */
     compare("qwen2_moe", "far", 16, groups, 2);
 }
-
-/* Rows shared over ranks: by positions, by heads, by both; prompts in one piece and in
- * chunks, then, with a budget of few rows, decode. */
-static const char *const context[] = {
-    "cp2 allgather", "cp4 allgather",   "cp2 ring",          "cp3 ring",
-    "cp4 ring",      "cp2 striped",     "cp4 striped",       "cp2 ulysses",
-    "cp4 ulysses",   "cp4 usp cp_u2",   "cp2 tp2 ring",      "cp2 tp2 sp striped",
-    "cp2 pp2 ring",  "cp2 tp2 ulysses", "cp4 usp cp_u2 pp2", "cp2 tp2 pp2 sp allgather",
-};
-static const char *const context_experts[] = {
-    "cp2 ep2 ring",           "cp4 ep4 allgather",          "cp3 ep3 striped",
-    "cp2 ep2 ulysses",        "cp4 ep4 usp cp_u2",          "cp2 tp2 ep4 ring",
-    "cp2 tp2 ep4 sp striped", "cp2 tp2 pp2 ep4 sp ulysses", "cp2 pp2 ep2 ring"};
-enum { N_CONTEXT_EXPERTS = sizeof(context_experts) / sizeof(context_experts[0]) };
-enum { N_CONTEXT = sizeof(context) / sizeof(context[0]) };
 
 static void test_context(void **state)
 {
@@ -408,14 +438,15 @@ static void test_group_memory(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_llama),        cmocka_unit_test(test_qwen3),
-    cmocka_unit_test(test_qwen3_moe),    cmocka_unit_test(test_qwen2_moe),
-    cmocka_unit_test(test_mixtral),      cmocka_unit_test(test_one_row_experts),
-    cmocka_unit_test(test_groups),       cmocka_unit_test(test_context),
-    cmocka_unit_test(test_gpt_oss),      cmocka_unit_test(test_deepseek),
-    cmocka_unit_test(test_one_row),      cmocka_unit_test(test_far),
-    cmocka_unit_test(test_refused),      cmocka_unit_test(test_bytes),
-    cmocka_unit_test(test_group_memory), cmocka_unit_test(test_memory),
-    cmocka_unit_test(test_ways),
+    cmocka_unit_test(test_llama),          cmocka_unit_test(test_qwen3),
+    cmocka_unit_test(test_qwen3_moe),      cmocka_unit_test(test_qwen2_moe),
+    cmocka_unit_test(test_mixtral),        cmocka_unit_test(test_one_row_experts),
+    cmocka_unit_test(test_groups),         cmocka_unit_test(test_context),
+    cmocka_unit_test(test_gpt_oss),        cmocka_unit_test(test_deepseek),
+    cmocka_unit_test(test_one_row),        cmocka_unit_test(test_far),
+    cmocka_unit_test(test_refused),        cmocka_unit_test(test_bytes),
+    cmocka_unit_test(test_group_memory),   cmocka_unit_test(test_memory),
+    cmocka_unit_test(test_ways),           cmocka_unit_test(test_olmoe),
+    cmocka_unit_test(test_latent_context),
 };
 TEST_MAIN("mesh", tests)

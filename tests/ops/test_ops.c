@@ -117,6 +117,62 @@ static void test_norm(void **state)
         }
 }
 
+/* A row in two halves, as on two ranks, the first of which counts twice by a half each.
+ */
+static void test_norm_halves(void **state)
+{
+    enum { ROWS = 20, N = 33, A = 12 };
+    size_t bytes = sizeof(float) * ROWS * N, one = sizeof(float) * ROWS;
+
+    (void)state;
+    for (int far = 0; far < 2; far++) {
+        float x[ROWS * N], y[ROWS * N], w[N];
+        const float eps = 1e-5f;
+        struct rig r;
+
+        rig_open(&r, far ? "far" : "cpu", "auto", 2, 64);
+        rig_fill(x, ROWS * N, test_seed());
+        rig_fill(w, N, test_seed() + 99);
+        struct weight *dw[2] = {rig_weight(&r, w, 1, A, WEIGHT_VECTOR),
+                                rig_weight(&r, w + A, 1, N - A, WEIGHT_VECTOR)};
+        struct dbuf *dx = rig_put(&r, x, bytes), *sums = rig_put(&r, NULL, 3 * one);
+        struct view half[2] = {{dx, 0, ROWS, A, N},
+                               {dx, sizeof(float) * A, ROWS, N - A, N}};
+        struct view sum[3] = {
+            {sums, 0, ROWS, 1, 3}, {sums, 4, ROWS, 1, 3}, {sums, 8, ROWS, 1, 3}};
+        for (int k = 0; k < 3; k++) {
+            struct op_squares o = {sum[k], half[k / 2], k < 2 ? 0.5f : 1};
+            struct op_add add = {sum[0], sum[k]};
+            rig_must(op_squares(r.s, &o, &r.e), &r.e);
+            if (k)
+                rig_must(op_add(r.s, &add, &r.e), &r.e);
+        }
+        for (int k = 0; k < 2; k++) {
+            struct op_norm_by o = {half[k], half[k], sum[0], dw[k], N, eps};
+            rig_must(op_norm_by(r.s, &o, &r.e), &r.e);
+        }
+        rig_get(&r, y, dx, bytes);
+        for (int k = 0; k < ROWS; k++) {
+            double ss = 0, ref[N];
+            for (int j = 0; j < N; j++)
+                ss += (double)x[k * N + j] * (double)x[k * N + j];
+            for (int j = 0; j < N; j++)
+                ref[j] = (double)x[k * N + j] / sqrt(ss / N + (double)eps) * (double)w[j];
+            assert_true(rig_nmse(y + k * N, ref, N) < 1e-12);
+        }
+        struct op_norm_by bad = {half[0], half[0], sum[0], dw[1], N, eps};
+        assert_int_equal(op_norm_by(r.s, &bad, &r.e), -1);
+        bad.w = dw[0];
+        bad.n = A - 1;
+        assert_int_equal(op_norm_by(r.s, &bad, &r.e), -1);
+        weight_free(dw[0]);
+        weight_free(dw[1]);
+        dbuf_free(dx);
+        dbuf_free(sums);
+        rig_close(&r);
+    }
+}
+
 static void test_embed_gather(void **state)
 {
     enum { ROWS = 50, COLS = 96, N = 300 };
@@ -351,13 +407,10 @@ static void test_span_faults(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_embed_gather),
-        cmocka_unit_test(test_matmul),
-        cmocka_unit_test(test_glu),
-        cmocka_unit_test(test_rope_far_position),
-        cmocka_unit_test(test_launch_faults),
-        cmocka_unit_test(test_open_faults),
+        cmocka_unit_test(test_norm),          cmocka_unit_test(test_norm_halves),
+        cmocka_unit_test(test_embed_gather),  cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_glu),           cmocka_unit_test(test_rope_far_position),
+        cmocka_unit_test(test_launch_faults), cmocka_unit_test(test_open_faults),
         cmocka_unit_test(test_span_faults),
     };
 
