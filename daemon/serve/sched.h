@@ -52,9 +52,28 @@ struct gen_params {
     int32_t n_prompt, n_bias;
     int32_t n_stop; /* token ids that end it, beside the model's own */
     bool ignore_eos, prompt_logprobs, no_cache;
+    uint8_t handoff; /* enum gen_handoff */
+    int32_t n_gen; /* ids after the prompt's that another engine generated and told: they
+                      count in n_out and max_tokens and are not told again */
+    uint64_t peer; /* handoff: incarnation of the other engine */
 };
 
-enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
+/* A request whose prompt is computed by one engine and whose answer by another, which
+ * takes the KV over (wire_kv.h). Not with prompt_logprobs, and not without an answer. */
+enum gen_handoff {
+    GEN_HERE,   /* all of it here */
+    GEN_EXPORT, /* up to the first token, whose finish is FINISH_HANDOFF */
+    GEN_IMPORT, /* begins with the other's KV */
+    GEN_HANDOFF_COUNT
+};
+
+enum finish_reason {
+    FINISH_STOP,
+    FINISH_LENGTH,
+    FINISH_ABORT,
+    FINISH_ERROR,
+    FINISH_HANDOFF, /* goes on elsewhere: to nobody's client */
+};
 
 enum sched_event_kind { SCHED_ADD, SCHED_CANCEL, SCHED_DONE, SCHED_DRAIN };
 struct sched_event {

@@ -20,6 +20,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "daemon/serve/wire_fd.h"
+#include "daemon/serve/wire_kv.h"
 
 enum { READ_STEP = 64 << 10, READ_PASS = 1 << 20, KEEP_BYTES = 256 << 10 };
 
@@ -33,6 +35,9 @@ struct wire_conn {
     int fd;
     size_t max_out;
     struct wire_buf in, out;
+    uint64_t sent; /* bytes of the stream before out.off */
+    struct wire_fds in_fds, out_fds;
+    int frame_fd; /* of the frame that wire_next gave last; -1 */
     bool dead, corked;
     struct err why; /* of the death */
     uint8_t *pack;  /* scratch of wire_send_tokens */
@@ -98,6 +103,7 @@ struct wire_conn *wire_conn_new(int fd, size_t max_out_bytes)
     struct wire_conn *c = xcalloc(1, sizeof(*c));
 
     c->fd = fd;
+    c->frame_fd = -1;
     c->max_out = max_out_bytes;
     int fl = fcntl(fd, F_GETFL);
     if (fl >= 0)
@@ -111,6 +117,10 @@ void wire_conn_free(struct wire_conn *c)
         return;
     if (c->fd >= 0)
         close(c->fd);
+    if (c->frame_fd >= 0)
+        close(c->frame_fd);
+    wire_fds_done(&c->in_fds);
+    wire_fds_done(&c->out_fds);
     free(c->in.p);
     free(c->out.p);
     free(c->pack);
@@ -145,9 +155,10 @@ static int wire_write_some(struct wire_conn *c, struct err *e)
 {
     while (c->out.off < c->out.len) {
         size_t n = c->out.len - c->out.off;
-        ssize_t w = send(c->fd, c->out.p + c->out.off, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t w = wire_fds_send(&c->out_fds, c->fd, c->out.p + c->out.off, n, c->sent);
         if (w >= 0) {
             c->out.off += (size_t)w;
+            c->sent += (size_t)w;
             continue;
         }
         if (errno == EINTR)
@@ -232,7 +243,8 @@ int wire_fill(struct wire_conn *c, struct err *e)
         }
         if (wire_buf_room(&c->in, READ_STEP, &why) < 0)
             goto fail;
-        ssize_t r = recv(c->fd, c->in.p + c->in.len, c->in.cap - c->in.len, MSG_DONTWAIT);
+        ssize_t r =
+            wire_fds_recv(&c->in_fds, c->fd, c->in.p + c->in.len, c->in.cap - c->in.len);
         if (r > 0) {
             c->in.len += (size_t)r;
             got += (size_t)r;
@@ -253,6 +265,23 @@ int wire_fill(struct wire_conn *c, struct err *e)
 fail:
     wire_die(c, &why);
     return wire_dead(c, e);
+}
+
+int wire_attach_fd(struct wire_conn *c, int fd, struct err *e)
+{
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+    if (own < 0)
+        return err_errno(e, ERR_IO, "a descriptor for the other process");
+    return wire_fds_push(&c->out_fds, own, c->sent + (c->out.len - c->out.off), e);
+}
+
+int wire_take_fd(struct wire_conn *c)
+{
+    int fd = c->frame_fd;
+
+    c->frame_fd = -1;
+    return fd;
 }
 
 int wire_next(struct wire_conn *c, enum wire_kind *kind, const void **payload, size_t *n,
@@ -281,6 +310,10 @@ int wire_next(struct wire_conn *c, enum wire_kind *kind, const void **payload, s
     size_t whole = sizeof(h) + wire_padded(h.bytes);
     if (held < whole)
         return 0;
+    if (c->frame_fd >= 0)
+        close(c->frame_fd);
+    c->frame_fd =
+        h.kind == WIRE_ARENA || h.kind == WIRE_PEER ? wire_fds_pop(&c->in_fds) : -1;
     *kind = (enum wire_kind)h.kind;
     *payload = c->in.p + c->in.off + sizeof(h);
     *n = h.bytes;
@@ -330,7 +363,7 @@ static size_t wire_struct_bytes(enum wire_kind kind)
     case WIRE_FINISH:
         return sizeof(struct wire_finish);
     default:
-        return 0;
+        return wire_kv_bytes((int)kind);
     }
 }
 
@@ -357,6 +390,8 @@ int wire_parse(enum wire_kind kind, const void *p, size_t n, void *ret, struct e
             return err_set(e, ERR_SYNTAX, "field %s of a %s message is not well-formed",
                            f->name, wire_kind_name(kind));
     }
+    if (wire_kv_bytes((int)kind) && wire_kv_check((int)kind, p, e) < 0)
+        return -1;
     if (n)
         memcpy(ret, p, n);
     return 0;
@@ -391,7 +426,7 @@ int wire_send_add(struct wire_conn *c, const struct wire_add *a, struct err *e)
     const struct gen_params *g = &a->params;
     struct wire_part parts[] = {
         {g, sizeof(*g)},
-        {a->prompt, sizeof(int32_t) * (size_t)g->n_prompt},
+        {a->prompt, sizeof(int32_t) * ((size_t)g->n_prompt + (size_t)g->n_gen)},
         {a->stops, sizeof(int32_t) * (size_t)g->n_stop},
         {a->biases, sizeof(struct step_bias) * (size_t)g->n_bias},
     };
@@ -407,7 +442,7 @@ static bool wire_bools_ok(const uint8_t *p)
     for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++)
         if (p[at[i]] > 1)
             return false;
-    return true;
+    return p[offsetof(struct gen_params, handoff)] < GEN_HANDOFF_COUNT;
 }
 
 static const char *wire_bad_param(const struct gen_params *g)
@@ -441,9 +476,9 @@ int wire_parse_add(const void *p, size_t n, struct wire_add *ret, struct err *e)
                        n);
     memcpy(&a.params, b, sizeof(a.params));
     const struct gen_params *g = &a.params;
-    if (g->n_prompt < 0 || g->n_stop < 0 || g->n_bias < 0)
+    if (g->n_prompt < 0 || g->n_stop < 0 || g->n_bias < 0 || g->n_gen < 0)
         return err_set(e, ERR_SYNTAX, "an ADD message has a negative count");
-    size_t np = sizeof(int32_t) * (size_t)g->n_prompt;
+    size_t np = sizeof(int32_t) * ((size_t)g->n_prompt + (size_t)g->n_gen);
     size_t ns = sizeof(int32_t) * (size_t)g->n_stop;
     size_t nb = sizeof(struct step_bias) * (size_t)g->n_bias;
     if (n != sizeof(a.params) + np + ns + nb)

@@ -18,21 +18,30 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 2, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
+enum { WIRE_VERSION = 3, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
-/* to the engine: ADD CANCEL DRAIN STOP SPIN; from it: the rest */
+/* to the engine: ADD CANCEL DRAIN STOP SPIN PEER PEER_GONE RECOMPUTE; both ways: EXPORT
+ * PULLED; from it: the rest. From ARENA on: wire_kv.h. */
 #define WIRE_MAP(X)                                                                      \
-    X(HELLO)   /* struct wire_hello */                                                   \
-    X(LOADING) /* struct wire_loading */                                                 \
-    X(READY)   /* struct wire_ready */                                                   \
-    X(FAIL)    /* struct wire_fail: cannot start or go on, with the sentence */          \
-    X(ADD)     /* struct gen_params, prompt ids, stop ids, struct step_bias[] */         \
-    X(CANCEL)  /* uint64_t id */                                                         \
-    X(DRAIN)   /* refuse new ones, finish running ones */                                \
-    X(STOP)    /* end now */                                                             \
-    X(TOKENS)  /* struct wire_tokens, tokens without their unused alternatives */        \
-    X(FINISH)  /* struct wire_finish */                                                  \
-    X(SPIN)    /* uint32_t: 1 = nobody else wants its CPUs, 0 = sleep at once */
+    X(HELLO)     /* struct wire_hello */                                                 \
+    X(LOADING)   /* struct wire_loading */                                               \
+    X(READY)     /* struct wire_ready */                                                 \
+    X(FAIL)      /* struct wire_fail: cannot start or go on, with the sentence */        \
+    X(ADD)       /* struct gen_params, known ids, stop ids, struct step_bias[] */        \
+    X(CANCEL)    /* uint64_t id */                                                       \
+    X(DRAIN)     /* refuse new ones, finish running ones */                              \
+    X(STOP)      /* end now */                                                           \
+    X(TOKENS)    /* struct wire_tokens, tokens without their unused alternatives */      \
+    X(FINISH)    /* struct wire_finish */                                                \
+    X(SPIN)      /* uint32_t: 1 = nobody else wants its CPUs, 0 = sleep at once */       \
+    X(ARENA)     /* struct wire_arena and a descriptor */                                \
+    X(PEER)      /* an ARENA of another engine, relayed with its descriptor */           \
+    X(PEER_GONE) /* uint64_t incarnation: that engine is no more */                      \
+    X(RESERVED)  /* struct wire_reserved */                                              \
+    X(EXPORT)    /* struct wire_export, struct wire_block[], ids */                      \
+    X(PULLED)    /* struct wire_pulled */                                                \
+    X(LOST)      /* struct wire_lost */                                                  \
+    X(RECOMPUTE) /* struct wire_recompute, ids */
 
 enum wire_kind {
 #define X(id) WIRE_##id,
@@ -57,6 +66,8 @@ struct wire_ready {
     uint64_t weight_bytes, kv_bytes, scratch_bytes, n_params, file_bytes;
     char isa[16], kv_type[8], main_type[8], family[16], format[16], name[128];
     char layout[64];
+    uint64_t incarnation;   /* random for each engine process, never 0 */
+    int32_t role, n_arenas; /* enum engine_role; ARENA messages that follow */
 };
 struct wire_fail {
     uint32_t code; /* enum err_code */
@@ -90,6 +101,12 @@ void wire_cork(struct wire_conn *c);
 int wire_uncork(struct wire_conn *c, struct err *e);
 bool wire_wants_write(const struct wire_conn *c);
 int wire_flush(struct wire_conn *c, struct err *e);
+/* The next frame carries fd too: a duplicate of it waits with the frame. For ARENA and
+ * PEER, each of which has exactly one. */
+int wire_attach_fd(struct wire_conn *c, int fd, struct err *e);
+/* The descriptor of the ARENA or PEER that wire_next gave last, in order; the caller's.
+ * -1 when none came. */
+int wire_take_fd(struct wire_conn *c);
 /* Read what is there. 0 = look with wire_next, 1 = peer closed and all was read, -1
  * fault.
  */
@@ -107,7 +124,8 @@ const char *wire_kind_name(enum wire_kind kind);
 enum { WIRE_FAIL_BYTES = sizeof(struct wire_head) + sizeof(struct wire_fail) + 8 };
 size_t wire_fail_frame(uint8_t *out, uint32_t code, const char *a, const char *b);
 
-/* Whole messages, checked. ADD's arrays are borrowed from the payload. */
+/* Whole messages, checked. ADD's arrays are borrowed from the payload; after the
+ * prompt's ids stand n_gen more. */
 struct wire_add {
     struct gen_params params;
     const int32_t *prompt, *stops;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "daemon/serve/wire_kv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -21,8 +22,15 @@ static void fuzz_payload(enum wire_kind kind, const void *p, size_t n)
         struct wire_fail fail;
         struct wire_finish finish;
         uint64_t id;
+        struct wire_arena arena;
+        struct wire_reserved reserved;
+        struct wire_pulled pulled;
+        struct wire_lost lost;
     } any;
-    struct wire_add add;
+    struct wire_offer offer;
+    struct wire_recompute rec;
+    const int32_t *ids;
+    struct wire_add add = {0};
     struct wire_tokens toks;
     struct step_token *buf = NULL;
     size_t cap = 0;
@@ -31,7 +39,15 @@ static void fuzz_payload(enum wire_kind kind, const void *p, size_t n)
         wire_parse_add(p, n, &add, &e);
     else if (kind == WIRE_TOKENS)
         wire_parse_tokens(p, n, &toks, &buf, &cap, &e);
-    else
+    else if (kind == WIRE_EXPORT) {
+        if (wire_parse_export(p, n, &offer, &e) == 0)
+            for (int32_t i = 0; i < offer.h.n_gen; i++) /* all of it can be read */
+                add.params.id += (uint64_t)offer.gen[i];
+    } else if (kind == WIRE_RECOMPUTE) {
+        if (wire_parse_recompute(p, n, &rec, &ids, &e) == 0)
+            for (int32_t i = 0; i < rec.n_gen; i++)
+                add.params.id += (uint64_t)ids[i];
+    } else
         wire_parse(kind, p, n, &any, &e);
     free(buf);
 }
