@@ -300,17 +300,44 @@ struct op_route {
     struct iview ids;    /* rows * top_k out */
     struct view weights; /* [rows, top_k] out */
 };
-/* Pairs (row, choice) in order of the ranks that their experts stand on, for an
- * all-to-all: out[pos[p],:] = x[p / top_k,:] and slot[pos[p]] = slot_of[ids[p]] for pair
- * p; send[m] of them go to rank m = rank_of[id]. The table says where each expert stands.
+/* Which copy of its expert each pair (row, choice) goes to: to[p] is its rank, to_slot[p]
+ * its slot there, both -1 for a pair whose id is below 0. Copies of expert x are
+ * first[x]..first[x+1]-1, in order of their ranks, two never on one; upto[c] is the sum
+ * of the shares of x up to copy c, of SPREAD_ONE (that of the last). Shares are never
+ * looked at by LEAST_LOADED. STATIC:        each copy its share of this batch's pairs, to
+ * within one LEAST_LOADED:  so that the ranks have as equal numbers of pairs as can be;
+ * where that leaves a choice, the pair's own rank, then its own host PROBABILITIES: by
+ * the pair's number and the share alone, whatever else is in the batch Rows are shared
+ * out over ranks 0..n_src-1 in equal runs (comm_shard), or (n_src 0) all of them come
+ * from rank src. phase: any number, another for every step, the same on ranks that shall
+ * come to the same answer. cap (0 = none): a copy's pairs over it go to another copy of
+ * the same expert while one has room. */
+enum spread { SPREAD_STATIC, SPREAD_LEAST_LOADED, SPREAD_PROBABILITIES, SPREAD_COUNT };
+enum { SPREAD_ONE = 1 << 30 };
+struct op_spread {
+    enum spread policy;
+    int rows, top_k, n_rank, n_src, src, cap;
+    uint32_t phase;
+    struct iview ids;                     /* rows * top_k */
+    struct iview first, rank, slot, upto; /* n_expert + 1; of each copy */
+    struct iview host;                    /* of each rank */
+    struct iview to, to_slot;             /* rows * top_k out */
+    struct iview scratch;                 /* op_spread_scratch of them */
+};
+static inline int op_spread_scratch(int n_expert, int n_rank, int n_copies)
+{
+    return 2 * n_expert + n_rank + 2 * n_copies;
+}
+/* Pairs (row, choice) in order of the ranks that they go to, for an all-to-all:
+ * out[pos[p],:] = x[p / top_k,:] and slot[pos[p]] = to_slot[p] for pair p; send[m] of
+ * them go to rank m = to[p]. A pair with to[p] = -1 goes nowhere: pos[p] = -1.
  * from[pos[p]] = p / top_k, where from is given: which of out are one row of x. */
 struct op_dispatch {
     struct view x, out; /* [rows, cols], [rows * top_k, cols] */
     int top_k, n_rank;
-    struct iview ids;              /* rows * top_k */
-    struct iview rank_of, slot_of; /* n_expert: the route table */
-    struct iview slot, pos, send;  /* rows * top_k, rows * top_k, n_rank */
-    struct iview from;             /* rows * top_k; buf NULL = not wanted */
+    struct iview to, to_slot;     /* rows * top_k */
+    struct iview slot, pos, send; /* rows * top_k, rows * top_k, n_rank */
+    struct iview from;            /* rows * top_k; buf NULL = not wanted */
 };
 /* Pairs by slot: order[start[s] .. start[s+1]) are the pairs p with slot[p] == s, rising.
  * A slot below 0 or from n_slot on is a device fault. n_pair: pairs that there are, or
@@ -331,13 +358,14 @@ struct op_experts {
     int per_row, n_slot;
     struct iview order, start;
     struct weight *const *gate, *const *up, *const *down; /* [n_slot], WEIGHT_MATMUL */
+    /* a slot with NULL in gate is empty: a pair there is a device fault */
     struct weight *const
         *bias[3]; /* of gate, up, down: [n_slot] or NULL, WEIGHT_VECTOR */
     float limit;
     struct view act; /* scratch: [t, ff] */
 };
 /* y[r,:] (+)= sum over j of weights[r,j] * x[from[r * top_k + j],:], in order of j, in
- * f32; from.buf NULL: row r * top_k + j itself. */
+ * f32; from.buf NULL: row r * top_k + j itself. A `from` of -1 adds nothing. */
 struct op_combine {
     struct view y, x, weights;
     int top_k;
@@ -350,6 +378,7 @@ struct op_scale_rows {
 };
 
 int op_route(struct stream *s, const struct op_route *o, struct err *e);
+int op_spread(struct stream *s, const struct op_spread *o, struct err *e);
 int op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e);
 int op_group(struct stream *s, const struct op_group *o, struct err *e);
 int op_experts(struct stream *s, const struct op_experts *o, struct err *e);

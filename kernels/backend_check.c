@@ -377,6 +377,27 @@ int check_route(const struct backend *b, const struct op_route *o, struct err *e
     return o->bias ? ck_weight(&c, "bias", o->bias, WEIGHT_VECTOR, n) : 0;
 }
 
+int check_spread(const struct backend *b, const struct op_spread *o, struct err *e)
+{
+    struct ck c = {b, "spread", e};
+    size_t pairs = (size_t)o->rows * (size_t)o->top_k, n = (size_t)o->rank.n;
+
+    if (o->rows < 0 || o->top_k < 1 || o->n_rank < 1 || o->n_src > o->n_rank ||
+        o->src >= o->n_rank || o->first.n < 2 || o->policy >= SPREAD_COUNT || o->cap < 0)
+        return err_set(e, ERR_INTERNAL, "spread: %d rows of %d over %d ranks", o->rows,
+                       o->top_k, o->n_rank);
+    if (ck_iview(&c, "ids", &o->ids, pairs) < 0 ||
+        ck_iview(&c, "first", &o->first, (size_t)o->first.n) < 0 ||
+        ck_iview(&c, "rank", &o->rank, 1) < 0 || ck_iview(&c, "slot", &o->slot, n) < 0 ||
+        ck_iview(&c, "upto", &o->upto, n) < 0 ||
+        ck_iview(&c, "host", &o->host, (size_t)o->n_rank) < 0 ||
+        ck_iview(&c, "to", &o->to, pairs) < 0 ||
+        ck_iview(&c, "to_slot", &o->to_slot, pairs) < 0)
+        return -1;
+    return ck_iview(&c, "scratch", &o->scratch,
+                    (size_t)op_spread_scratch(o->first.n - 1, o->n_rank, o->rank.n));
+}
+
 int check_dispatch(const struct backend *b, const struct op_dispatch *o, struct err *e)
 {
     struct ck c = {b, "dispatch", e};
@@ -384,9 +405,8 @@ int check_dispatch(const struct backend *b, const struct op_dispatch *o, struct 
 
     if (o->top_k < 1 || o->n_rank < 1 || ck_view(&c, "x", &o->x) < 0 ||
         ck_shape(&c, "out", &o->out, pairs, o->x.cols) < 0 ||
-        ck_iview(&c, "ids", &o->ids, (size_t)pairs) < 0 ||
-        ck_iview(&c, "rank_of", &o->rank_of, 1) < 0 ||
-        ck_iview(&c, "slot_of", &o->slot_of, (size_t)o->rank_of.n) < 0 ||
+        ck_iview(&c, "to", &o->to, (size_t)pairs) < 0 ||
+        ck_iview(&c, "to_slot", &o->to_slot, (size_t)pairs) < 0 ||
         ck_iview(&c, "slot", &o->slot, (size_t)pairs) < 0 ||
         ck_iview(&c, "pos", &o->pos, (size_t)pairs) < 0 ||
         (o->from.buf && ck_iview(&c, "from", &o->from, (size_t)pairs) < 0))
@@ -433,10 +453,11 @@ int check_experts(const struct backend *b, const struct op_experts *o, struct er
         return err_set(e, ERR_INTERNAL, "experts: %d pairs a row, tiles of %d",
                        o->per_row, tile);
     for (int i = 0; i < o->n_slot; i++)
-        if (ck_weight(&c, "gate", o->gate[i], WEIGHT_MATMUL, o->x.cols) < 0 ||
-            ck_weight(&c, "up", o->up[i], WEIGHT_MATMUL, o->x.cols) < 0 ||
-            ck_weight(&c, "down", o->down[i], WEIGHT_MATMUL, ff) < 0 ||
-            ck_expert_biases(&c, o, i) < 0)
+        if (o->gate[i] &&
+            (ck_weight(&c, "gate", o->gate[i], WEIGHT_MATMUL, o->x.cols) < 0 ||
+             ck_weight(&c, "up", o->up[i], WEIGHT_MATMUL, o->x.cols) < 0 ||
+             ck_weight(&c, "down", o->down[i], WEIGHT_MATMUL, ff) < 0 ||
+             ck_expert_biases(&c, o, i) < 0))
             return -1;
     return 0;
 }

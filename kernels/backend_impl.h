@@ -27,6 +27,7 @@
     X(kv_pack)                                                                           \
     X(kv_copy)                                                                           \
     X(route)                                                                             \
+    X(spread)                                                                            \
     X(dispatch)                                                                          \
     X(group)                                                                             \
     X(experts)                                                                           \

@@ -260,6 +260,8 @@ int comm_size(const struct comm *c) { return c->p; }
 
 int comm_member(const struct comm *c) { return c->me; }
 
+int comm_host(const struct comm *c, int member) { return c->g->g.host[member]; }
+
 void comm_step(struct comm *c, uint64_t step) { c->step = step; }
 
 void comm_shard(int64_t n, int p, int member, int64_t *ret_from, int64_t *ret_to)

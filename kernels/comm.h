@@ -92,6 +92,7 @@ int comm_join(struct comm_fabric *f, int group, const struct comm_cfg *cfg,
 void comm_leave(struct comm *c); /* NULL allowed */
 int comm_size(const struct comm *c);
 int comm_member(const struct comm *c); /* mine */
+int comm_host(const struct comm *c, int member);
 
 /* The step that the next calls belong to, for the watchdog. */
 void comm_step(struct comm *c, uint64_t step);

@@ -140,8 +140,7 @@ int cpu_op_route(struct stream *s, const struct op_route *o, struct err *e)
 
 int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e)
 {
-    const int32_t *ids = cpu_iview(&o->ids), *rank_of = cpu_iview(&o->rank_of);
-    const int32_t *slot_of = cpu_iview(&o->slot_of);
+    const int32_t *to = cpu_iview(&o->to), *to_slot = cpu_iview(&o->to_slot);
     int32_t *send = ints_of(&o->send), *pos = ints_of(&o->pos), *slot = ints_of(&o->slot);
     int32_t *from = o->from.buf ? ints_of(&o->from) : NULL;
     int n = o->x.rows * o->top_k, at = 0;
@@ -149,19 +148,21 @@ int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e
     (void)e;
     memset(send, 0, (size_t)o->n_rank * sizeof(*send));
     for (int p = 0; p < n; p++)
-        if (ids[p] < 0 || ids[p] >= o->rank_of.n || rank_of[ids[p]] < 0 ||
-            rank_of[ids[p]] >= o->n_rank) {
-            cpu_stream_fault(s, "dispatch: expert %d of %d stands nowhere", ids[p],
-                             o->rank_of.n);
+        if (to[p] < -1 || to[p] >= o->n_rank) {
+            cpu_stream_fault(s, "dispatch: a pair to rank %d of %d", to[p], o->n_rank);
             return 0;
         }
-    for (int m = 0; m < o->n_rank; m++)
+    for (int m = -1; m < o->n_rank; m++)
         for (int p = 0; p < n; p++) {
-            if (rank_of[ids[p]] != m)
+            if (to[p] != m)
                 continue;
+            if (m < 0) {
+                pos[p] = -1;
+                continue;
+            }
             memcpy(row_of(&o->out, at), row_of(&o->x, p / o->top_k),
                    (size_t)o->x.cols * sizeof(float));
-            slot[at] = slot_of[ids[p]];
+            slot[at] = to_slot[p];
             if (from)
                 from[at] = p / o->top_k;
             pos[p] = at++;
@@ -268,6 +269,12 @@ int cpu_op_experts(struct stream *s, const struct op_experts *o, struct err *e)
         .scratch_bytes = cb->mat_scratch_bytes,
     };
 
+    for (int i = 0; i < o->n_slot; i++)
+        if (!o->gate[i] && start[i] != start[i + 1]) {
+            cpu_stream_fault(s, "experts: %d pairs in slot %d, which is empty",
+                             start[i + 1] - start[i], i);
+            return 0;
+        }
     if (start[o->n_slot] > o->y.rows || start[o->n_slot] > o->x.rows * o->per_row) {
         cpu_stream_fault(s, "experts: %d pairs of %d rows", start[o->n_slot], o->y.rows);
         return 0;
@@ -294,7 +301,8 @@ static void combine_member(void *arg, int member, int n_members)
             float sum = 0;
             for (int j = 0; j < o->top_k; j++) {
                 int p = r * o->top_k + j;
-                sum += w[j] * row_of(&o->x, from ? from[p] : p)[c];
+                if (!from || from[p] >= 0)
+                    sum += w[j] * row_of(&o->x, from ? from[p] : p)[c];
             }
             y[c] = o->add ? y[c] + sum : sum;
         }
@@ -308,7 +316,7 @@ int cpu_op_combine(struct stream *s, const struct op_combine *o, struct err *e)
 
     (void)e;
     for (int p = 0; from && p < o->y.rows * o->top_k; p++)
-        if (from[p] < 0 || from[p] >= o->x.rows) {
+        if (from[p] < -1 || from[p] >= o->x.rows) {
             cpu_stream_fault(s, "combine: row %d of %d", from[p], o->x.rows);
             return 0;
         }

@@ -228,6 +228,8 @@ void forward_free(struct forward *f)
     free(f);
 }
 
+struct backend *forward_backend(struct forward *f) { return f->b; }
+
 struct kv_arena *forward_kv(struct forward *f) { return f->kv; }
 
 const struct kv_layout *forward_kv_layout(const struct forward *f)
@@ -276,6 +278,7 @@ int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, 
     struct shape s[FORWARD_MICRO_MAX];
     int n, outs = 0;
 
+    forward_moe_begin(f, st->number);
     if (forward_stage_step(f, st, s, &n, e) < 0 || forward_copies(f, &s[0], e) < 0)
         return -1;
     for (int i = 0; i < n; i++) {

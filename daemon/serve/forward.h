@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/backend.h"
 #include "kernels/dtype.h"
 #include "topo/layout.h"
 
@@ -23,7 +24,10 @@ struct kv_arena;
 struct kv_layout;
 struct model;
 struct model_info;
+struct routes;
+struct routes_dims;
 struct step;
+struct weight;
 
 enum { FORWARD_CP_MAX = 32 }; /* cp x cp_u */
 
@@ -55,6 +59,10 @@ struct forward_part {
     int chunks; /* parts in which rows go to experts elsewhere, so that they travel while
                    others are computed; 0 = 1 */
     bool sp;
+    /* Experts apart: slots of a rank and layer beyond those that its own experts take,
+     * empty at first; and how one of several copies is chosen (forward_route_set). */
+    int spare;
+    enum spread routing;
     /* borrowed; NULL where the size is 1 */
     struct comm *tp_comm, *pp_comm, *ep_comm, *cp_comm, *cp_u_comm;
 };
@@ -100,6 +108,24 @@ typedef void (*forward_sink_fn)(void *arg, int first, int n, const float *logits
  * A step without items makes its copies. */
 int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, void *arg,
                 struct err *e);
+/* ---- experts that move ---- */
+/* Slots of the ranks of an expert group (experts apart; n_rank 1 where they are not), and
+ * which of the model's layers of experts, counted over these alone from 0, are of this
+ * stage. False for a dense model. */
+bool forward_route_dims(const struct forward *f, struct routes_dims *ret, int *ret_first,
+                        int *ret_n);
+/* Between two steps, on the rank's thread: from the next step on rows of a layer of
+ * experts go by this table (copied; of forward_route_dims' sizes, as many layers as the
+ * model has of experts). Every slot of this rank that the table names must hold its
+ * expert. A layer of another stage is none of its business: 0. Refused with the table
+ * unchanged. */
+int forward_route_set(struct forward *f, int layer, const struct routes *r,
+                      struct err *e);
+/* Likewise: puts w (by role from ROLE_EXP_GATE on; all NULL = leaves it empty) into a
+ * slot of a layer of this stage, and the slot's old ones into w, for the caller to free.
+ * No table that is in force may name the slot. Made with forward_backend's device. */
+void forward_slot_swap(struct forward *f, int layer, int slot, struct weight **w);
+struct backend *forward_backend(struct forward *f);
 /* KV arena and its layout (for tests and hand-off). */
 struct kv_arena *forward_kv(struct forward *f);
 const struct kv_layout *forward_kv_layout(const struct forward *f);

@@ -10,33 +10,43 @@
  * on and their results come back in the same order, unreduced: they are summed at home in
  * order of the choices. So a row's result is the same to the bit wherever its experts
  * stand and whatever else is in the batch. Rows may go in chunks: while the experts work
- * on one, the next is on its way to them and the last on its way home. Where an expert
- * stands says a table on the device (rank_of, slot_of). Shared experts run at home on the
- * rank's own rows. */
+ * on one, the next is on its way to them and the last on its way home. Where the copies
+ * of an expert stand says a table on the device, one a layer, and which of them a pair
+ * goes to op_spread. Where all ranks have all rows and the ranks' loads decide, every
+ * rank routes all of them and comes to the answer that the others come to; else each
+ * decides for its own. Shared experts run at home on the rank's own rows. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "daemon/serve/forward_impl.h"
+#include "daemon/serve/routes.h"
 
 /* Rows of a rank that make a chunk worth its while. */
 enum { MAX_CHUNKS = 16, CHUNK_ROWS = 4 };
 
 /* Device integers of a layer's run, one after the other in `ints`. */
 struct moe_ints {
-    int ids, slot, pos, from, order, start, got, rank_of, slot_of, len;
+    int ids, to, to_slot, slot, pos, from, order, start, got, spread, host, len;
     int send, recv, back; /* [chunk][ep] */
+    int table;            /* [layer][table_len] */
 };
 
 struct forward_moe {
     int max_home, max_pairs,
-        max_here; /* rows at home; their pairs; pairs at my experts */
+        max_here;             /* rows at home; their pairs; pairs at my experts */
+    int max_known;            /* rows that are routed here: those at home, or all */
+    int first_layer, n_layer; /* of experts, in this stage; counted over the model's */
+    int n_copies, table_len;  /* slots of all ranks; ints of a table */
+    int own;                  /* row of those routed here where mine begin, in this run */
+    uint32_t phase;           /* of this step */
     struct moe_ints at;
     struct dbuf *ints;
-    struct dbuf *logits, *weights;       /* [max_home, n_expert], [max_home, k] */
+    struct dbuf *logits, *weights;       /* [max_known, n_expert], [max_known, k] */
     struct dbuf *out, *in, *done, *back; /* pairs x n_embd: ep */
     struct dbuf *act, *gate, *extra;
-    int32_t *table; /* host copy of rank_of and slot_of until it was uploaded */
+    int32_t *table; /* host copy of one table until it was uploaded */
 };
 
 /* ---- life ---- */
@@ -52,10 +62,12 @@ static int take(struct moe_ints *a, int n)
 static void lay_out(struct forward_moe *m, const struct forward *f)
 {
     const struct model_moe *x = &f->w.info.moe;
-    int ep = f->cfg.part.ep;
+    int ep = f->cfg.part.ep, known = m->max_known * x->top_k;
     struct moe_ints *a = &m->at;
 
-    a->ids = take(a, m->max_pairs);
+    a->ids = take(a, known);
+    a->to = take(a, known);
+    a->to_slot = take(a, known);
     a->slot = take(a, m->max_pairs);
     a->pos = take(a, m->max_pairs);
     a->from = take(a, m->max_pairs);
@@ -65,8 +77,9 @@ static void lay_out(struct forward_moe *m, const struct forward *f)
     a->send = take(a, ep * MAX_CHUNKS);
     a->recv = take(a, ep * MAX_CHUNKS);
     a->back = take(a, ep * MAX_CHUNKS);
-    a->rank_of = take(a, x->n_expert);
-    a->slot_of = take(a, x->n_expert);
+    a->host = take(a, ep);
+    a->spread = take(a, op_spread_scratch(x->n_expert, ep, m->n_copies));
+    a->table = take(a, m->table_len * m->n_layer);
 }
 
 static int new_floats(struct forward *f, struct dbuf **ret, int rows, int cols,
@@ -80,32 +93,6 @@ static int new_floats(struct forward *f, struct dbuf **ret, int rows, int cols,
     return n ? dbuf_new(f->b, n, ret, e) : 0;
 }
 
-/* Expert i stands on the rank whose share it is in. */
-static int upload_table(struct forward *f, struct forward_moe *m, struct err *e)
-{
-    int n = f->w.info.moe.n_expert, ep = f->cfg.part.ep;
-    int32_t *rank_of, *slot_of;
-
-    m->table = xcalloc((size_t)n * 2, sizeof(int32_t));
-    rank_of = m->table;
-    slot_of = m->table + n;
-    for (int r = 0; r < ep; r++) {
-        int64_t from, to;
-
-        comm_shard(n, ep, r, &from, &to);
-        for (int64_t x = from; x < to; x++) {
-            rank_of[x] = r;
-            slot_of[x] = (int32_t)(x - from);
-        }
-    }
-    if (stream_upload(f->s, m->ints, (size_t)m->at.rank_of * 4, rank_of, (size_t)n * 4,
-                      e) < 0 ||
-        stream_upload(f->s, m->ints, (size_t)m->at.slot_of * 4, slot_of, (size_t)n * 4,
-                      e) < 0)
-        return -1;
-    return stream_sync(f->s, e);
-}
-
 static int new_buffers(struct forward *f, struct forward_moe *m, struct err *e)
 {
     const struct model_moe *x = &f->w.info.moe;
@@ -115,8 +102,8 @@ static int new_buffers(struct forward *f, struct forward_moe *m, struct err *e)
         struct dbuf **at;
         int rows, cols;
     } bufs[] = {
-        {&m->logits, m->max_home, x->n_expert},
-        {&m->weights, m->max_home, x->top_k},
+        {&m->logits, m->max_known, x->n_expert},
+        {&m->weights, m->max_known, x->top_k},
         {&m->out, ep ? m->max_pairs : 0, embd},
         {&m->in, ep ? m->max_here : 0, embd},
         {&m->done, m->max_here, embd},
@@ -132,24 +119,103 @@ static int new_buffers(struct forward *f, struct forward_moe *m, struct err *e)
     return dbuf_new(f->b, (size_t)m->at.len * sizeof(int32_t), &m->ints, e);
 }
 
-int forward_moe_new(struct forward *f, struct err *e)
+/* Layers of experts before layer n: those behind the first, dense ones. */
+static int moe_before(const struct model_info *i, int n)
+{
+    return max_int(n - i->moe.n_dense, 0);
+}
+
+/* A layer of experts of this stage, counted over the model's. */
+static struct forward_layer *moe_layer(const struct forward *f, int layer)
+{
+    return &f->w.layers[layer + f->w.info.moe.n_dense - f->w.d.first_layer];
+}
+
+/* Do all ranks of the expert group have every row of a run? */
+static bool rows_known(const struct forward *f)
+{
+    const struct forward_part *p = &f->cfg.part;
+
+    return p->ep > 1 && p->adp == 1 && !p->sp && p->cp * p->cp_u == 1;
+}
+
+static void settle_sizes(struct forward *f, struct forward_moe *m)
 {
     const struct model_moe *x = &f->w.info.moe;
     int ep = f->cfg.part.ep, rows = f->cfg.max_rows;
+    bool all = f->cfg.part.routing == SPREAD_LEAST_LOADED && rows_known(f);
+
+    m->max_home = ep > 1 ? (rows + f->w.d.tp - 1) / f->w.d.tp : rows;
+    m->max_known = all ? rows : m->max_home;
+    m->max_pairs = m->max_home * x->top_k;
+    m->max_here = rows * x->top_k; /* the worst skew: all of them */
+    m->first_layer = moe_before(&f->w.info, f->w.d.first_layer);
+    m->n_layer =
+        moe_before(&f->w.info, f->w.d.first_layer + f->w.d.n_layer) - m->first_layer;
+    m->n_copies = ep * f->w.d.n_slot;
+    m->table_len = x->n_expert + 1 + 3 * m->n_copies;
+}
+
+bool forward_route_dims(const struct forward *f, struct routes_dims *ret, int *ret_first,
+                        int *ret_n)
+{
+    if (!f->moe)
+        return false;
+    *ret = (struct routes_dims){f->w.info.moe.n_expert, f->cfg.part.ep, f->w.d.n_slot};
+    *ret_first = f->moe->first_layer;
+    *ret_n = f->moe->n_layer;
+    return true;
+}
+
+/* Everything as loaded. */
+static int first_tables(struct forward *f, struct forward_moe *m, struct err *e)
+{
+    int32_t host[COMM_MAX_RANKS] = {0};
+    int ep = f->cfg.part.ep, first = 0, n = 0, rc = 0;
+    struct routes_dims d;
+    struct routes *r;
+
+    for (int i = 0; ep > 1 && i < ep; i++)
+        host[i] = comm_host(f->cfg.part.ep_comm, i);
+    if (stream_upload(f->s, m->ints, (size_t)m->at.host * 4, host, (size_t)ep * 4, e) < 0)
+        return -1;
+    forward_route_dims(f, &d, &first, &n);
+    if (n == 0 || ep == 1)
+        return stream_sync(f->s, e);
+    if (routes_new(&d, first + n, &r, e) < 0)
+        return -1;
+    for (int i = 0; i < n && rc == 0; i++)
+        rc = forward_route_set(f, first + i, r, e);
+    routes_free(r);
+    return rc;
+}
+
+int forward_moe_new(struct forward *f, struct err *e)
+{
+    const struct model_moe *x = &f->w.info.moe;
     struct forward_moe *m;
 
     if (!x->n_expert)
         return 0;
     m = f->moe = xcalloc(1, sizeof(*m));
-    m->max_home = ep > 1 ? (rows + f->w.d.tp - 1) / f->w.d.tp : rows;
-    if ((int64_t)rows * x->top_k > INT32_MAX / 4)
-        return err_set(e, ERR_TOOBIG, "%d rows of %d experts each", rows, x->top_k);
-    m->max_pairs = m->max_home * x->top_k;
-    m->max_here = rows * x->top_k; /* the worst skew: all of them */
+    if ((int64_t)f->cfg.max_rows * x->top_k > INT32_MAX / 4)
+        return err_set(e, ERR_TOOBIG, "%d rows of %d experts each", f->cfg.max_rows,
+                       x->top_k);
+    settle_sizes(f, m);
+    if ((int64_t)m->table_len * m->n_layer > INT32_MAX / 16)
+        return err_set(e, ERR_TOOBIG, "tables of %d slots for %d layers", m->n_copies,
+                       m->n_layer);
     lay_out(m, f);
+    m->table = xcalloc((size_t)m->table_len, sizeof(int32_t));
     if (new_buffers(f, m, e) < 0)
         return -1;
-    return upload_table(f, m, e);
+    return first_tables(f, m, e);
+}
+
+void forward_moe_begin(struct forward *f, uint64_t number)
+{
+    if (f->moe)
+        f->moe->phase = (uint32_t)number * 0x9e3779b9u;
 }
 
 void forward_moe_free(struct forward *f)
@@ -164,6 +230,89 @@ void forward_moe_free(struct forward *f)
         dbuf_free(bufs[i]);
     free(m->table);
     free(m);
+}
+
+/* ---- tables ---- */
+
+/* The copies of a layer's experts, in order of their ranks, as op_spread takes them. */
+static void fill_table(const struct routes *r, const struct route_layer *l, int32_t *t)
+{
+    int n = r->d.n_rank * r->d.n_slot, at = 0;
+    int32_t *rank = t + r->d.n_expert + 1, *slot = rank + n, *upto = slot + n;
+
+    for (int x = 0; x < r->d.n_expert; x++) {
+        double sum = 0;
+
+        t[x] = at;
+        for (int s = 0; s < n; s++) {
+            if (l->expert[s] != x)
+                continue;
+            sum += (double)l->share[s];
+            rank[at] = s / r->d.n_slot;
+            slot[at] = s % r->d.n_slot;
+            upto[at++] = (int32_t)(sum >= 1 ? SPREAD_ONE : sum * SPREAD_ONE);
+        }
+        if (at > t[x])
+            upto[at - 1] = SPREAD_ONE;
+    }
+    t[r->d.n_expert] = at;
+}
+
+/* Is every slot of mine that the table names filled? */
+static int check_slots(const struct forward *f, int layer, const struct routes *r,
+                       struct err *e)
+{
+    int me = f->cfg.part.ep_at;
+    struct weight *const *gate = moe_layer(f, layer)->experts[0];
+
+    for (int s = 0; s < r->d.n_slot; s++)
+        if (r->layer[layer].expert[me * r->d.n_slot + s] >= 0 && !gate[s])
+            return err_set(e, ERR_CONFLICT,
+                           "layer of experts %d: slot %d of rank %d is to hold expert %d "
+                           "and is empty",
+                           layer, s, me, r->layer[layer].expert[me * r->d.n_slot + s]);
+    return 0;
+}
+
+int forward_route_set(struct forward *f, int layer, const struct routes *r, struct err *e)
+{
+    struct forward_moe *m = f->moe;
+    struct routes_dims d;
+    int first, n;
+
+    if (!forward_route_dims(f, &d, &first, &n) || d.n_expert != r->d.n_expert ||
+        d.n_rank != r->d.n_rank || d.n_slot != r->d.n_slot || layer < 0 ||
+        layer >= r->n_layer)
+        return err_set(e, ERR_INVALID,
+                       "layer %d of a route table of %d experts over %d ranks with %d "
+                       "slots each: not of this model's sizes",
+                       layer, r->d.n_expert, r->d.n_rank, r->d.n_slot);
+    if (layer < first || layer >= first + n)
+        return 0;
+    if (routes_check(r, e) < 0 || check_slots(f, layer, r, e) < 0)
+        return -1;
+    fill_table(r, &r->layer[layer], m->table);
+    if (stream_upload(f->s, m->ints,
+                      (size_t)(m->at.table + (layer - first) * m->table_len) * 4,
+                      m->table, (size_t)m->table_len * 4, e) < 0)
+        return -1;
+    return stream_sync(f->s, e);
+}
+
+void forward_slot_swap(struct forward *f, int layer, int slot, struct weight **w)
+{
+    assert(f->moe && layer >= f->moe->first_layer &&
+           layer < f->moe->first_layer + f->moe->n_layer && slot >= 0 &&
+           slot < f->w.d.n_slot);
+    for (int k = 0; k < MODEL_EXPERT_ROLES; k++) {
+        struct weight **here = moe_layer(f, layer)->experts[k], *old;
+
+        if (!here)
+            continue;
+        old = here[slot];
+        here[slot] = w[k];
+        w[k] = old;
+    }
 }
 
 /* ---- pieces ---- */
@@ -269,7 +418,8 @@ static int combine(struct forward *f, struct view y, struct view x, int first, b
     struct forward_moe *m = f->moe;
     struct op_combine o = {.y = y,
                            .x = x,
-                           .weights = view_from(m->weights, first / k, y.rows, k),
+                           .weights =
+                               view_from(m->weights, m->own + first / k, y.rows, k),
                            .top_k = k,
                            .add = add};
 
@@ -400,20 +550,50 @@ static struct comm_a2a way_home(const struct forward *f, const struct chunk *c)
     };
 }
 
-static int send_out(struct forward *f, struct view h, const struct chunk *c,
-                    struct err *e)
+/* Which copies the pairs of n rows that were routed here go to. */
+static int spread(struct forward *f, const struct forward_layer *l, int n, struct err *e)
 {
     const struct model_moe *x = &f->w.info.moe;
     struct forward_moe *m = f->moe;
-    int ep = f->cfg.part.ep, k = x->top_k, cols = h.cols;
+    int ep = f->cfg.part.ep, me = f->cfg.part.ep_at, c = m->n_copies;
+    int layer = moe_before(&f->w.info, f->w.d.first_layer + (int)(l - f->w.layers)) -
+                m->first_layer;
+    int table = m->at.table + layer * m->table_len;
+    bool all = m->max_known > m->max_home;
+    const struct op_spread o = {
+        .policy = f->cfg.part.routing,
+        .rows = n,
+        .top_k = x->top_k,
+        .n_rank = ep,
+        .n_src = all ? ep : 0,
+        .src = me,
+        .phase = m->phase + (all ? 0 : (uint32_t)me * 0xc2b2ae35u),
+        .ids = ints(f, m->at.ids, n * x->top_k),
+        .first = ints(f, table, x->n_expert + 1),
+        .rank = ints(f, table + x->n_expert + 1, c),
+        .slot = ints(f, table + x->n_expert + 1 + c, c),
+        .upto = ints(f, table + x->n_expert + 1 + 2 * c, c),
+        .host = ints(f, m->at.host, ep),
+        .to = ints(f, m->at.to, n * x->top_k),
+        .to_slot = ints(f, m->at.to_slot, n * x->top_k),
+        .scratch = ints(f, m->at.spread, op_spread_scratch(x->n_expert, ep, c)),
+    };
+
+    return op_spread(f->s, &o, e);
+}
+
+static int send_out(struct forward *f, struct view h, const struct chunk *c,
+                    struct err *e)
+{
+    struct forward_moe *m = f->moe;
+    int ep = f->cfg.part.ep, k = f->w.info.moe.top_k, cols = h.cols;
     const struct op_dispatch dispatch = {
-        .x = view_from(h.buf, c->first / k, c->n / k, cols),
+        .x = view_from(h.buf, m->own + c->first / k, c->n / k, cols),
         .out = view_from(m->out, c->first, c->n, cols),
         .top_k = k,
         .n_rank = ep,
-        .ids = ints(f, m->at.ids + c->first, c->n),
-        .rank_of = ints(f, m->at.rank_of, x->n_expert),
-        .slot_of = ints(f, m->at.slot_of, x->n_expert),
+        .to = ints(f, m->at.to + m->own * k + c->first, c->n),
+        .to_slot = ints(f, m->at.to_slot + m->own * k + c->first, c->n),
         .slot = ints(f, m->at.slot + c->first, c->n),
         .pos = ints(f, m->at.pos + c->first, c->n),
         .send = ints(f, m->at.send + c->at * ep, ep),
@@ -511,10 +691,15 @@ static int run_apart(struct forward *f, const struct forward_layer *l, struct db
 
     comm_shard(rows, f->w.d.tp, f->w.d.tp_at, &from, &to);
     n = (int)(to - from);
-    struct view h = view_of(f->h, n, cols), y = view_from(f->sum, (int)from, n, cols);
-    struct view mine = sp ? view_of(x, n, cols) : view_from(x, (int)from, n, cols);
+    bool all = f->moe->max_known > f->moe->max_home;
+    int known = all ? rows : n; /* rows that are routed here */
+    struct view h = view_of(f->h, known, cols), y = view_from(f->sum, (int)from, n, cols);
+    struct view mine =
+        sp || all ? view_of(x, known, cols) : view_from(x, (int)from, n, cols);
+    f->moe->own = all ? (int)from : 0;
     if (run_norm(f, h, mine, l->w[ROLE_FFN_NORM], e) < 0 || route(f, l, h, e) < 0 ||
-        travel(f, l, y, h, rows, e) < 0 || shared(f, l, y, h, e) < 0)
+        spread(f, l, known, e) < 0 || travel(f, l, y, h, rows, e) < 0 ||
+        shared(f, l, y, view_from(f->h, f->moe->own, n, cols), e) < 0)
         return -1;
     return bring_home(f, x, rows, (int)from, n, sp, row_bytes, e);
 }

@@ -168,7 +168,9 @@ void forward_dims_of(const struct model_info *i, const struct forward_part *p,
     int cut = at_least_one(p->ep) > 1 ? 1 : d.tp, cut_at = cut > 1 ? d.tp_at : 0;
     comm_shard(i->moe.n_expert, at_least_one(p->ep), p->ep_at, &from, &to);
     d.expert_from = (int)from;
-    d.n_slot = (int)(to - from);
+    d.n_home = (int)(to - from);
+    d.n_slot = (i->moe.n_expert + at_least_one(p->ep) - 1) / at_least_one(p->ep);
+    d.n_slot += i->moe.n_expert ? p->spare : 0;
     d.n_ff_expert = i->moe.n_ff / cut;
     d.ff_expert_from = d.n_ff_expert * cut_at;
     d.n_ff_shared = i->moe.n_ff_shared / cut;
@@ -244,6 +246,13 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
     if (ep > i->moe.n_expert && ep > 1)
         return err_param(e, ERR_INVALID, "layout", "ep %d is more than the %d experts",
                          ep, i->moe.n_expert);
+    if (p->spare < 0 || (p->spare && ep == 1) ||
+        (p->spare && p->spare + (i->moe.n_expert + ep - 1) / ep > i->moe.n_expert))
+        return err_param(e, ERR_INVALID, "spare",
+                         "%d spare slots on each of %d expert ranks: none without ranks "
+                         "that experts stand apart on, and at most %d experts in all on "
+                         "one",
+                         p->spare, ep, i->moe.n_expert);
     if (i->moe.n_expert && ep == 1 && (i->moe.n_ff % tp || i->moe.n_ff_shared % tp))
         return err_param(e, ERR_INVALID, "layout",
                          "tp %d does not divide the experts' width of %d (shared %d)", tp,
@@ -468,7 +477,7 @@ static size_t weights_all_bytes(const struct loading *l)
         for (int i = first; i < first + count; i++) {
             const struct model_tensor *t = model_tensor(l->m, row->role, i);
             n += t ? t->bytes : 0;
-            for (int x = d->expert_from; x < d->expert_from + d->n_slot; x++) {
+            for (int x = d->expert_from; x < d->expert_from + d->n_home; x++) {
                 t = model_role_is_expert(row->role) ? model_expert(l->m, row->role, i, x)
                                                     : NULL;
                 n += t ? t->bytes : 0;
@@ -504,7 +513,7 @@ static int weights_load_experts(struct loading *l, const struct role_row *r, int
         return 0;
     w = xcalloc((size_t)d->n_slot + 1, sizeof(struct weight *));
     out->experts[r->role - ROLE_EXP_GATE] = w;
-    for (int i = 0; i < d->n_slot; i++) {
+    for (int i = 0; i < d->n_home; i++) {
         const struct model_tensor *t =
             model_expert(l->m, r->role, layer, d->expert_from + i);
         if (weights_load_one(l, r, layer, t, &w[i], e) < 0)

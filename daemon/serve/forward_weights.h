@@ -13,7 +13,8 @@ struct weight;
 
 struct forward_layer {
     struct weight *w[ROLE_COUNT]; /* NULL where the model has none */
-    /* By role from ROLE_EXP_GATE on: [d.n_slot]; NULL where the layer has none. */
+    /* By role from ROLE_EXP_GATE on: [d.n_slot], of which the first d.n_home are loaded
+     * and the others are NULL until experts move there; NULL where the layer has none. */
     struct weight **experts[MODEL_EXPERT_ROLES];
     /* Latent attention: what makes K, V of a head: [d.n_head] each. */
     struct weight **heads[2];
@@ -27,7 +28,8 @@ struct forward_dims {
     int cp, cp_at, cp_u, cp_u_at;
     int n_attn_head, n_attn_kv, attn_kv_from; /* of them, at attention: shared by cp_u */
     int q_dim, o_dim, kv_dim, n_ff, ff_from, n_vocab, vocab_from;
-    int n_slot, expert_from; /* experts that stand here */
+    int n_home, expert_from; /* experts that stand here as loaded */
+    int n_slot;              /* places for them: as many on every rank */
     int n_ff_expert, ff_expert_from, n_ff_shared, ff_shared_from;
     bool first, last; /* stage */
 };

@@ -32,6 +32,8 @@ static struct forward_part part_of(const struct rank *r)
     return (struct forward_part){
         .chunks = r->cfg.forward.part.chunks,
         .micro = r->cfg.forward.part.micro,
+        .spare = r->cfg.forward.part.spare,
+        .routing = r->cfg.forward.part.routing,
         .tp = m->size[MESH_TP],
         .tp_at = at->at[MESH_TP],
         .pp = m->size[MESH_PP],
