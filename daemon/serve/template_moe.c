@@ -43,7 +43,8 @@ int template_olmoe(struct render *r, const struct chat_msg *msgs, size_t n)
 
 /* ---- DeepSeek V2.5, V3, R1 ---- */
 
-/* An answer of a turn that is over goes on without its thoughts. */
+/* An answer of a turn that is over goes on without its thoughts, where the template has
+ * it so. */
 static struct span after_thought(struct span s)
 {
     static const char close[] = "</think>";
@@ -62,7 +63,7 @@ int template_deepseek(struct render *r, const struct chat_msg *msgs, size_t n)
 {
     bool thinks = strstr(r->source, "<think>\\n'") || strstr(r->source, "<think>\n'");
     bool closes = strstr(r->source, "thinking") && strstr(r->source, "'</think>'");
-    bool first = true;
+    bool drops = strstr(r->source, "split('</think>')") != NULL, first = true;
 
     if (tpl_bos(r) < 0)
         return -1;
@@ -89,7 +90,7 @@ int template_deepseek(struct render *r, const struct chat_msg *msgs, size_t n)
             return -1;
         if (closes)
             tpl_text(r, "</think>");
-        tpl_span(r, open ? s : after_thought(s));
+        tpl_span(r, open || !drops ? s : after_thought(s));
         if (open)
             return 0;
         if (tpl_eos(r) < 0)

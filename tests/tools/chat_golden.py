@@ -51,10 +51,31 @@ QWEN3 = ("{% set ns = namespace(last_query_index=messages|length - 1, seek=true)
          "<think>\n{{ r }}\n</think>\n\n{% endif %}{{ c }}<|im_end|>\n{% endfor %}"
          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 
+OLMOE = ("{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}"
+         "{{ '<|system|>\n' + message['content'] }}{% elif message['role'] == 'user' %}"
+         "{{ '<|user|>\n' + message['content'] }}{% else %}"
+         "{{ '<|assistant|>\n' + message['content'] + eos_token }}{% endif %}{{ '\n' }}"
+         "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}")
+DS_U, DS_A = "<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>"
+DEEPSEEK = ("{%% set ns = namespace(sys='', first=true) %%}{%% for m in messages %%}"
+            "{%% if m.role == 'system' %%}{%% set ns.sys = ns.sys + ('' if ns.first else '\n\n')"
+            " + m.content %%}{%% set ns.first = false %%}{%% endif %%}{%% endfor %%}"
+            "{{ bos_token }}{{ ns.sys }}{%% for m in messages %%}{%% if m.role == 'user' %%}"
+            "{{ '" + DS_U + "' + m.content }}{%% elif m.role == 'assistant' %%}"
+            "{{ '" + DS_A + "%s' + %s + eos_token }}{%% endif %%}{%% endfor %%}"
+            "{%% if add_generation_prompt %%}{{ '" + DS_A + "%s' }}{%% endif %%}")
+LAST = "m.content.split('</think>')[-1]"
+KIMI = ("{% if messages[0].role != 'system' %}<|im_system|>system<|im_middle|>"
+        "You are a helpful assistant<|im_end|>{% endif %}{% for m in messages %}"
+        "<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}")
+
 IM = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 L3 = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
       "<|eot_id|>"]
 INST = ["<s>", "</s>"]
+DS = ["<b>", "<e>", DS_U, DS_A]
+KM = ["<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>"]
 # family, name of the case, template, tokens, bos, eos; None: the demo model's own
 FAMILIES = [
     ("smollm2", "demo", None, IM, None, "<|im_end|>"),
@@ -68,6 +89,12 @@ FAMILIES = [
     ("llama3", "3.1", LLAMA31, L3, "<|begin_of_text|>", "<|eot_id|>"),
     ("llama2", "", LLAMA2, INST, "<s>", "</s>"),
     ("mistral", "", MISTRAL, INST, "<s>", "</s>"),
+    ("olmoe", "", OLMOE, ["<e>"], "<e>", "<e>"),
+    ("deepseek", "v3", DEEPSEEK % ("", "m.content", ""), DS, "<b>", "<e>"),
+    ("deepseek", "r1", DEEPSEEK % ("", LAST, "<think>\\n"), DS, "<b>", "<e>"),
+    ("deepseek", "v3.1", DEEPSEEK % ("</think>", LAST, "</think>") + "{# thinking #}", DS, "<b>",
+     "<e>"),
+    ("kimi", "", KIMI, KM, None, "<|im_end|>"),
 ]
 WORDS = ["Hello", "what is 2+2?", "  padded \n", "\n\nlines\n", "", "café €", "don't",
          "<|im_end|>", "<|eot_id|>", "</s>", "<|im_start|>system", "[INST] x [/INST]",
@@ -95,6 +122,15 @@ def render(template, family, msgs, bos, eos):
     last = msgs[-1]["content"]
     if msgs[:-1]:
         head = template.render(messages=msgs[:-1], add_generation_prompt=True, **args)
+        head = head.removesuffix("<think>\n")
+    elif family == "deepseek":  # nothing stands before it but bos
+        whole = template.render(messages=[], add_generation_prompt=True, **args)
+        head = whole.removesuffix("<think>\n")
+    elif family == "olmoe":
+        head = template.render(messages=[], add_generation_prompt=True, **args)
+    elif family == "kimi":
+        head = template.render(messages=msgs, add_generation_prompt=False, **args)
+        head = head[:head.rindex("assistant<|im_middle|>") + len("assistant<|im_middle|>")]
     else:  # a default system turn would look at the first message
         whole = template.render(messages=msgs, add_generation_prompt=False, **args)
         mark = "assistant<|end_header_id|>\n\n" if family == "llama3" else "assistant\n"

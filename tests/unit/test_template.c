@@ -91,7 +91,7 @@ static void families_as_jinja(bool demo)
         }
         tokenizer_free(t);
     }
-    assert_int_equal(checked, demo ? 20 : 200);
+    assert_int_equal(checked, demo ? 20 : 300);
     json_decref(root);
     buf_done(&text);
 }
