@@ -134,7 +134,7 @@ san-run-thread: $(filter $(UNIT_TSAN),$(UNIT)) $(VENV)/bin/python
 	$(Q)$(RUN_TESTS) --timeout 900 $(filter $(UNIT_TSAN),$(UNIT))
 check-long: check
 	$(Q)SIM_REQUESTS=1000000 SEED=$${SEED:-7} $(RUN_TESTS) --timeout 1800 $(filter %sched_sim,$(UNIT))
-	$(Q)LLMRACK_LONG=1 $(RUN_TESTS) --timeout 1800 --pytest tests/e2e/test_deb.py
+	$(Q)LLMRACK_LONG=1 $(RUN_TESTS) --timeout 1800 --pytest tests/e2e/test_deb.py $(filter %test_meshes,$(UNIT))
 	$(Q)$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=120
 
 # libFuzzer: the whole library again, with clang

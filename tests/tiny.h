@@ -25,41 +25,58 @@ enum {
     TINY_FF_SHARED = 64
 };
 
+/* What a test may have otherwise: set before the model is made. */
+static struct tiny_size {
+    int layers, heads, kv_heads;
+} tiny_size = {TINY_LAYERS, TINY_HEADS, TINY_KV_HEADS};
+
+enum tiny_norm { TINY_NO_NORM, TINY_HEAD_NORM, TINY_FULL_NORM };
+
 struct tiny_family {
     const char *name;
-    int q_norm, k_norm;           /* their widths, 0 = none */
+    enum tiny_norm norm;          /* of q and k */
     bool bias, shared;            /* of q, k, v; a shared expert with its gate */
     const char *mlp;              /* NULL = dense; else where router and experts are */
     const char *gate, *up, *down; /* of an expert */
     const char *config;           /* members of config.json */
 };
+#define TINY_LATENT                                                                      \
+    "\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"     \
+    "\"n_shared_experts\":1,\"first_k_dense_replace\":1,\"kv_lora_rank\":32,"            \
+    "\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":12,"                  \
+    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"mscale\":1,"                     \
+    "\"mscale_all_dim\":1,\"original_max_position_embeddings\":512},"
+
 static const struct tiny_family tiny_families[] = {
-    {"llama", 0, 0, false, false, NULL, "", "", "", ""},
-    {"qwen3", TINY_HEAD_DIM, TINY_HEAD_DIM, false, false, NULL, "", "", "", ""},
-    {"mixtral", 0, 0, false, false, "block_sparse_moe", "w1", "w3", "w2",
+    {"llama", TINY_NO_NORM, false, false, NULL, "", "", "", ""},
+    {"mistral", TINY_NO_NORM, false, false, NULL, "", "", "", "\"sliding_window\":16,"},
+    {"qwen2", TINY_NO_NORM, true, false, NULL, "", "", "", ""},
+    {"qwen3", TINY_HEAD_NORM, false, false, NULL, "", "", "", ""},
+    {"mixtral", TINY_NO_NORM, false, false, "block_sparse_moe", "w1", "w3", "w2",
      "\"num_local_experts\":8,\"num_experts_per_tok\":2,"},
-    {"qwen2_moe", 0, 0, true, true, "mlp", "gate_proj", "up_proj", "down_proj",
+    {"qwen2_moe", TINY_NO_NORM, true, true, "mlp", "gate_proj", "up_proj", "down_proj",
      "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"shared_expert_intermediate_size\":64,"},
-    {"qwen3_moe", TINY_HEAD_DIM, TINY_HEAD_DIM, false, false, "mlp", "gate_proj",
-     "up_proj", "down_proj",
+    {"qwen3_moe", TINY_HEAD_NORM, false, false, "mlp", "gate_proj", "up_proj",
+     "down_proj",
      "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"norm_topk_prob\":true,"},
-    {"olmoe", TINY_HEADS *TINY_HEAD_DIM, TINY_KV_HEADS *TINY_HEAD_DIM, false, false,
-     "mlp", "gate_proj", "up_proj", "down_proj",
+    {"olmoe", TINY_FULL_NORM, false, false, "mlp", "gate_proj", "up_proj", "down_proj",
      "\"num_experts\":8,\"num_experts_per_tok\":2,"},
-    {"gpt_oss", 0, 0, true, false, "mlp", "", "", "",
+    {"gpt_oss", TINY_NO_NORM, true, false, "mlp", "", "", "",
      "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"sliding_window\":16,"
      "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8,\"truncate\":false,"
      "\"original_max_position_embeddings\":512},"},
-    {"deepseek_v3", 0, 0, false, false, NULL, "", "", "",
-     "\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
-     "\"n_shared_experts\":1,\"first_k_dense_replace\":1,\"n_group\":2,"
-     "\"topk_group\":1,\"routed_scaling_factor\":2.5,\"norm_topk_prob\":true,"
-     "\"q_lora_rank\":48,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,"
-     "\"qk_rope_head_dim\":8,\"v_head_dim\":12,"
-     "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"mscale\":1,"
-     "\"mscale_all_dim\":1,\"original_max_position_embeddings\":512},"},
+    {"deepseek_v2", TINY_NO_NORM, false, false, NULL, "", "", "",
+     "\"n_group\":4,\"topk_group\":2,\"norm_topk_prob\":false,\"q_lora_rank\":null,"
+     "\"topk_method\":\"group_limited_greedy\",\"scoring_func\":\"softmax\","
+     "\"routed_scaling_factor\":2.0," TINY_LATENT},
+    {"deepseek_v3", TINY_NO_NORM, false, false, NULL, "", "", "",
+     "\"n_group\":2,\"topk_group\":1,\"routed_scaling_factor\":2.5,"
+     "\"norm_topk_prob\":true,\"q_lora_rank\":48," TINY_LATENT},
+    {"kimi_k2", TINY_NO_NORM, false, false, NULL, "", "", "",
+     "\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":1.5,"
+     "\"norm_topk_prob\":true,\"q_lora_rank\":48," TINY_LATENT},
 };
 
 struct tiny {
@@ -168,23 +185,27 @@ static inline void tiny_packed(struct tiny *t, int i)
 enum { TINY_Q_LORA = 48, TINY_KV_LORA = 32, TINY_NOPE = 16, TINY_ROPE = 8, TINY_V = 12 };
 
 /* Latent attention and, from layer 1 on, experts with a shared one. */
-static inline void tiny_latent(struct tiny *t, int i)
+static inline void tiny_latent(struct tiny *t, int i, const char *family)
 {
+    bool v2 = !strcmp(family, "deepseek_v2");
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
     char name[96];
 
-    tiny_weight(t, i, "self_attn.q_a_proj.weight", TINY_Q_LORA, TINY_EMBD);
-    tiny_weight(t, i, "self_attn.q_a_layernorm.weight", 0, TINY_Q_LORA);
-    tiny_weight(t, i, "self_attn.q_b_proj.weight", TINY_HEADS * (TINY_NOPE + TINY_ROPE),
-                TINY_Q_LORA);
+    if (!v2) {
+        tiny_weight(t, i, "self_attn.q_a_proj.weight", TINY_Q_LORA, TINY_EMBD);
+        tiny_weight(t, i, "self_attn.q_a_layernorm.weight", 0, TINY_Q_LORA);
+    }
+    tiny_weight(t, i, v2 ? "self_attn.q_proj.weight" : "self_attn.q_b_proj.weight",
+                tiny_size.heads * (TINY_NOPE + TINY_ROPE), v2 ? TINY_EMBD : TINY_Q_LORA);
     tiny_weight(t, i, "self_attn.kv_a_proj_with_mqa.weight", TINY_KV_LORA + TINY_ROPE,
                 TINY_EMBD);
     tiny_weight(t, i, "self_attn.kv_a_layernorm.weight", 0, TINY_KV_LORA);
-    tiny_weight(t, i, "self_attn.kv_b_proj.weight", TINY_HEADS * (TINY_NOPE + TINY_V),
-                TINY_KV_LORA);
-    tiny_weight(t, i, "self_attn.o_proj.weight", TINY_EMBD, TINY_HEADS * TINY_V);
-    if (i == 1) {
+    tiny_weight(t, i, "self_attn.kv_b_proj.weight",
+                tiny_size.heads * (TINY_NOPE + TINY_V), TINY_KV_LORA);
+    tiny_weight(t, i, "self_attn.o_proj.weight", TINY_EMBD, tiny_size.heads * TINY_V);
+    if (i > 0)
         tiny_weight(t, i, "mlp.gate.weight", TINY_EXPERTS, TINY_EMBD);
+    if (i > 0 && !v2) {
         snprintf(name, sizeof(name), "model.layers.%d.mlp.gate.e_score_correction_bias",
                  i);
         tiny_tensor(t, name, 0, TINY_EXPERTS, 0.3f, 0.2f);
@@ -206,12 +227,13 @@ static inline void tiny_latent(struct tiny *t, int i)
 
 static inline void tiny_layer(struct tiny *t, int i, const struct tiny_family *f)
 {
-    enum { Q = TINY_HEADS * TINY_HEAD_DIM, KV = TINY_KV_HEADS * TINY_HEAD_DIM };
+    int q = tiny_size.heads * TINY_HEAD_DIM, kv = tiny_size.kv_heads * TINY_HEAD_DIM;
+    bool full = f->norm == TINY_FULL_NORM;
 
-    tiny_weight(t, i, "self_attn.q_proj.weight", Q, TINY_EMBD);
-    tiny_weight(t, i, "self_attn.k_proj.weight", KV, TINY_EMBD);
-    tiny_weight(t, i, "self_attn.v_proj.weight", KV, TINY_EMBD);
-    tiny_weight(t, i, "self_attn.o_proj.weight", TINY_EMBD, Q);
+    tiny_weight(t, i, "self_attn.q_proj.weight", q, TINY_EMBD);
+    tiny_weight(t, i, "self_attn.k_proj.weight", kv, TINY_EMBD);
+    tiny_weight(t, i, "self_attn.v_proj.weight", kv, TINY_EMBD);
+    tiny_weight(t, i, "self_attn.o_proj.weight", TINY_EMBD, q);
     if (!f->mlp) {
         tiny_weight(t, i, "mlp.gate_proj.weight", TINY_FF, TINY_EMBD);
         tiny_weight(t, i, "mlp.up_proj.weight", TINY_FF, TINY_EMBD);
@@ -219,19 +241,19 @@ static inline void tiny_layer(struct tiny *t, int i, const struct tiny_family *f
     }
     tiny_weight(t, i, "input_layernorm.weight", 0, TINY_EMBD);
     tiny_weight(t, i, "post_attention_layernorm.weight", 0, TINY_EMBD);
-    if (f->q_norm) {
-        tiny_weight(t, i, "self_attn.q_norm.weight", 0, f->q_norm);
-        tiny_weight(t, i, "self_attn.k_norm.weight", 0, f->k_norm);
+    if (f->norm) {
+        tiny_weight(t, i, "self_attn.q_norm.weight", 0, full ? q : TINY_HEAD_DIM);
+        tiny_weight(t, i, "self_attn.k_norm.weight", 0, full ? kv : TINY_HEAD_DIM);
     }
     if (!strcmp(f->name, "gpt_oss")) {
         tiny_weight(t, i, "self_attn.o_proj.bias", 0, TINY_EMBD);
-        tiny_weight(t, i, "self_attn.sinks", 0, TINY_HEADS);
+        tiny_weight(t, i, "self_attn.sinks", 0, tiny_size.heads);
         tiny_packed(t, i);
     }
     if (f->bias) {
-        tiny_weight(t, i, "self_attn.q_proj.bias", 0, Q);
-        tiny_weight(t, i, "self_attn.k_proj.bias", 0, KV);
-        tiny_weight(t, i, "self_attn.v_proj.bias", 0, KV);
+        tiny_weight(t, i, "self_attn.q_proj.bias", 0, q);
+        tiny_weight(t, i, "self_attn.k_proj.bias", 0, kv);
+        tiny_weight(t, i, "self_attn.v_proj.bias", 0, kv);
     }
     if (f->mlp && *f->gate)
         tiny_experts(t, i, f);
@@ -315,9 +337,9 @@ static inline const char *tiny_model(const char *family, uint64_t seed)
     t.data = tmpfile();
     fputc('{', t.head);
     tiny_tensor(&t, "model.embed_tokens.weight", TINY_VOCAB, TINY_EMBD, 0, 1);
-    for (int i = 0; i < TINY_LAYERS; i++)
-        if (!strcmp(family, "deepseek_v3"))
-            tiny_latent(&t, i);
+    for (int i = 0; i < tiny_size.layers; i++)
+        if (strstr(fam->config, "kv_lora_rank"))
+            tiny_latent(&t, i, family);
         else
             tiny_layer(&t, i, fam);
     tiny_tensor(&t, "model.norm.weight", 0, TINY_EMBD, 1, 0.1f);
@@ -335,8 +357,8 @@ static inline const char *tiny_model(const char *family, uint64_t seed)
             "\"intermediate_size\":%d,\"vocab_size\":%d,\"max_position_embeddings\":%d,"
             "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"tie_word_embeddings\":false,"
             "\"hidden_act\":\"silu\",\"eos_token_id\":%d,\"torch_dtype\":\"float32\"}",
-            fam->config, family, TINY_EMBD, TINY_LAYERS, TINY_HEADS, TINY_KV_HEADS,
-            TINY_HEAD_DIM, TINY_FF, TINY_VOCAB, TINY_CTX, TINY_EOS);
+            fam->config, family, TINY_EMBD, tiny_size.layers, tiny_size.heads,
+            tiny_size.kv_heads, TINY_HEAD_DIM, TINY_FF, TINY_VOCAB, TINY_CTX, TINY_EOS);
     fclose(f);
     f = tiny_file(dir, "tokenizer.json");
     tiny_tokenizer(f);

@@ -67,6 +67,17 @@ struct forward_part {
     struct comm *tp_comm, *pp_comm, *ep_comm, *cp_comm, *cp_u_comm;
 };
 
+/* What the router of a layer chose for some rows, as the experts will take it: a watcher
+ * may look, or put another run's choice in its place. For tests: it is called in stream
+ * order by the device, whose memory the host must be able to reach. */
+struct forward_choice {
+    int layer, n_row, n_embd, n_expert, top_k;
+    const float *x, *logits; /* what the router was given, and its scores */
+    int32_t *ids;            /* [n_row, top_k] */
+    float *weights;          /* [n_row, top_k] */
+};
+typedef void (*forward_watch_fn)(void *arg, const struct forward_choice *c);
+
 /* What buffers are made for. max_outs: logits rows held at once; a step with more of them
  * hands them over in several parts. */
 struct forward_cfg {
@@ -74,6 +85,8 @@ struct forward_cfg {
     enum dtype kv_type;
     int n_blocks; /* that steps name; a rank's arena has its adp'th part */
     struct forward_part part;
+    forward_watch_fn watch; /* NULL outside tests */
+    void *watch_arg;
 };
 
 /* The sizes of a rank's part in a layout; no coordinates, no groups. */

@@ -327,6 +327,42 @@ static struct comm_at ints_at(const struct forward *f, int at)
     return (struct comm_at){f->moe->ints, (size_t)at * sizeof(int32_t)};
 }
 
+static int watched(const struct op_host *o, void *const *mem, struct err *e)
+{
+    const struct forward *f = (const struct forward *)(uintptr_t)o->arg[0];
+    const struct model_moe *x = &f->w.info.moe;
+    const struct forward_choice c = {.layer = (int)o->arg[1],
+                                     .n_row = (int)o->arg[2],
+                                     .n_embd = f->w.info.n_embd,
+                                     .n_expert = x->n_expert,
+                                     .top_k = x->top_k,
+                                     .x = mem[0],
+                                     .logits = mem[1],
+                                     .ids = mem[2],
+                                     .weights = mem[3]};
+
+    (void)e;
+    f->cfg.watch(f->cfg.watch_arg, &c);
+    return 0;
+}
+
+/* Show the rows' choices to who watches. */
+static int watch(struct forward *f, const struct forward_layer *l, struct view h,
+                 const struct op_route *r, struct err *e)
+{
+    const size_t rows = (size_t)h.rows, pairs = rows * (size_t)r->top_k * 4;
+    int layer = (int)(l - f->w.layers) + f->w.d.first_layer;
+    const struct op_host o = {.fn = watched,
+                              .arg = {(uintptr_t)f, (uint64_t)layer, (uint64_t)h.rows},
+                              .n_buf = 4,
+                              .buf = {h.buf, r->logits.buf, r->ids.buf, r->weights.buf},
+                              .off = {h.off, r->logits.off, r->ids.off, r->weights.off},
+                              .bytes = {rows * (size_t)h.cols * 4,
+                                        rows * (size_t)r->logits.cols * 4, pairs, pairs}};
+
+    return f->cfg.watch && h.rows ? op_host(f->s, &o, e) : 0;
+}
+
 /* The choices of rows first.. of h. */
 static int route(struct forward *f, const struct forward_layer *l, struct view h,
                  struct err *e)
@@ -352,7 +388,9 @@ static int route(struct forward *f, const struct forward_layer *l, struct view h
                                .ids = ints(f, m->at.ids, h.rows * x->top_k),
                                .weights = view_of(m->weights, h.rows, x->top_k)};
 
-    return op_matmul(f->s, &score, e) < 0 ? -1 : op_route(f->s, &o, e);
+    if (op_matmul(f->s, &score, e) < 0 || op_route(f->s, &o, e) < 0)
+        return -1;
+    return watch(f, l, h, &o, e);
 }
 
 /* done[base + p] := expert(x[p / per_row]) for pairs in groups. */

@@ -19,6 +19,8 @@ struct mesh_job {
     int per_host;       /* ranks that stand on a host; 0 = all */
     bool flat;          /* all-to-alls, also across hosts */
     int64_t timeout_us; /* of a wait; 0 = 20 s */
+    forward_watch_fn watch;
+    void *watch_arg;
 };
 
 struct mesh_run {
@@ -129,6 +131,8 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
                              .max_copies = 8,
                              .kv_type = r->job->kv,
                              .n_blocks = RIG_BLOCKS,
+                             .watch = r->job->watch,
+                             .watch_arg = r->job->watch_arg,
                              .part = {.chunks = r->job->chunks,
                                       .tp = r->m->size[MESH_TP],
                                       .tp_at = at->at[MESH_TP],
@@ -237,6 +241,15 @@ static inline void mesh_merge(struct mesh_run *to, struct mesh_run *from, int g)
     from->logits = NULL;
 }
 
+/* Random tokens of the job's size. */
+static inline void mesh_tokens(int32_t *toks, int n, uint64_t seed)
+{
+    uint64_t rng = seed;
+
+    for (int i = 0; i < n; i++)
+        toks[i] = (int32_t)(test_rand(&rng) % 256);
+}
+
 /* The ranks' runs, [mesh.n] (free logits of the head, then the array); *ret_head. */
 static inline struct mesh_run *
 mesh_run_all(const char *layout, const struct mesh_job *job, struct mesh_run **ret_head)
@@ -268,6 +281,92 @@ mesh_run_all(const char *layout, const struct mesh_job *job, struct mesh_run **r
     comm_fabric_free(f);
     free(m);
     return r;
+}
+
+/* The same where every rank must succeed; logits: the head's, *ret_vocab wide (free). */
+static inline struct mesh_run *mesh_run_ok(const char *layout, const struct mesh_job *job,
+                                           float **ret_logits, int *ret_vocab)
+{
+    struct mesh_run *head, *r = mesh_run_all(layout, job, &head);
+    struct layout l;
+    struct err e;
+
+    rig_ok(layout_parse(layout, &l, &e), &e);
+    for (int i = 0; i < layout_ranks(&l); i++)
+        if (r[i].rc < 0)
+            fail_msg("%s: rank %d: %s", layout, i, r[i].e.msg);
+    *ret_logits = head->logits;
+    if (ret_vocab)
+        *ret_vocab = head->n_vocab;
+    return r;
+}
+
+static inline float *mesh_logits(const char *layout, const struct mesh_job *job,
+                                 int *ret_vocab)
+{
+    float *logits;
+
+    free(mesh_run_ok(layout, job, &logits, ret_vocab));
+    return logits;
+}
+
+/* ---- logits of runs ---- */
+
+/* The best token of a row, and how far it is from the next. */
+static inline int mesh_best(const float *row, int n, float *ret_gap)
+{
+    float second = -INFINITY;
+    int at = 0;
+
+    for (int i = 1; i < n; i++)
+        if (row[i] > row[at])
+            at = i;
+    for (int i = 0; i < n; i++)
+        if (i != at && row[i] > second)
+            second = row[i];
+    *ret_gap = row[at] - second;
+    return at;
+}
+
+/* Normalised error of n values. */
+static inline double mesh_error(const float *want, const float *got, size_t n)
+{
+    double diff = 0, norm = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        diff += ((double)want[i] - got[i]) * ((double)want[i] - got[i]);
+        norm += (double)want[i] * want[i];
+    }
+    return sqrt(diff / norm);
+}
+
+/* The smallest gap of rows between the best token and the next. */
+static inline float mesh_least_gap(const float *logits, int n_row, int n_vocab)
+{
+    float least = INFINITY, gap;
+
+    for (int r = 0; r < n_row; r++) {
+        mesh_best(logits + (size_t)r * (size_t)n_vocab, n_vocab, &gap);
+        least = gap < least ? gap : least;
+    }
+    return least;
+}
+
+/* Rows whose best token is another, of those (most: asserted) whose choice is clearer
+ * than `gap`. */
+static inline int mesh_others(const float *want, const float *got, int n_row, int n_vocab,
+                              float gap)
+{
+    int others = 0, sure = 0;
+
+    for (int r = 0; r < n_row; r++, want += n_vocab, got += n_vocab) {
+        float clear, unused;
+        int choice = mesh_best(want, n_vocab, &clear);
+        sure += clear > gap;
+        others += clear > gap && mesh_best(got, n_vocab, &unused) != choice;
+    }
+    assert_true(sure > n_row * 3 / 4);
+    return others;
 }
 
 #endif

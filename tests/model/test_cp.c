@@ -27,35 +27,15 @@ static struct mesh_job job_of(int n_seq, int len, int budget)
 
 static void begin(const char *family)
 {
-    uint64_t rng = test_seed() + 11;
-
-    for (int i = 0; i < SEQS * LONG; i++)
-        toks[i] = (int32_t)(test_rand(&rng) % 256);
+    mesh_tokens(toks, SEQS * LONG, test_seed() + 11);
     snprintf(dir, sizeof(dir), "%s", tiny_model(family, test_seed()));
-}
-
-/* The ranks' runs; the head's logits in *ret (free both). */
-static struct mesh_run *run(const char *layout, const struct mesh_job *job, float **ret)
-{
-    struct mesh_run *head, *r = mesh_run_all(layout, job, &head);
-    struct layout l;
-    struct err e;
-
-    rig_ok(layout_parse(layout, &l, &e), &e);
-    for (int i = 0; i < layout_ranks(&l); i++)
-        if (r[i].rc < 0)
-            fail_msg("%s: rank %d: %s", layout, i, r[i].e.msg);
-    *ret = head->logits;
-    return r;
 }
 
 static float *logits_of(const char *layout, int budget)
 {
     struct mesh_job job = job_of(SEQS, LONG, budget);
-    float *logits;
 
-    free(run(layout, &job, &logits));
-    return logits;
+    return mesh_logits(layout, &job, NULL);
 }
 
 static void same_bits(const float *want, const char *layout, int budget)
@@ -69,14 +49,10 @@ static void same_bits(const float *want, const char *layout, int budget)
 
 static void near(const float *want, const float *got, const char *layout, double most)
 {
-    double diff = 0, norm = 0;
+    double error = mesh_error(want, got, (size_t)SEQS * LONG * TINY_VOCAB);
 
-    for (size_t i = 0; i < (size_t)SEQS * LONG * TINY_VOCAB; i++) {
-        diff += ((double)want[i] - got[i]) * ((double)want[i] - got[i]);
-        norm += (double)want[i] * want[i];
-    }
-    if (!(sqrt(diff / norm) < most))
-        fail_msg("%s: normalised error %g", layout, sqrt(diff / norm));
+    if (!(error < most))
+        fail_msg("%s: normalised error %g", layout, error);
 }
 
 /* One family: one rank, all by heads, and for 2 and 4 ranks that share positions every
@@ -213,7 +189,7 @@ static void test_prompt_bytes(void **state)
     (void)state;
     begin("llama");
     job = job_of(1, N, N);
-    r = run("cp4 allgather", &job, &logits);
+    r = mesh_run_ok("cp4 allgather", &job, &logits, NULL);
     for (int i = 0; i < P; i++)
         sums_to("cp4 allgather", r[i].cp[COMM_ALL_GATHER].bytes,
                 TINY_LAYERS * formula_all_gather(P, s) + outs(N));
@@ -221,7 +197,7 @@ static void test_prompt_bytes(void **state)
     free(r);
     for (int striped = 0; striped < 2; striped++) {
         const char *layout = striped ? "cp4 striped" : "cp4 ring";
-        r = run(layout, &job, &logits);
+        r = mesh_run_ok(layout, &job, &logits, NULL);
         for (int i = 0; i < P; i++) {
             sums_to(layout, r[i].cp[COMM_RECV].bytes,
                     TINY_LAYERS * formula_all_gather(P, s));
@@ -247,7 +223,7 @@ static void test_heads_bytes(void **state)
     (void)state;
     begin("llama");
     job = job_of(1, N, N);
-    r = run("cp2 ulysses", &job, &logits);
+    r = mesh_run_ok("cp2 ulysses", &job, &logits, NULL);
     for (int i = 0; i < U; i++)
         sums_to("cp2 ulysses", r[i].cp_u[COMM_ALL_TO_ALL].bytes,
                 TINY_LAYERS * (formula_all_gather(U, N * row) +
@@ -270,7 +246,7 @@ static void test_sp_bytes(void **state)
     (void)state;
     begin("llama");
     job = job_of(1, N, N);
-    r = run("cp2 tp2 sp ring", &job, &logits);
+    r = mesh_run_ok("cp2 tp2 sp ring", &job, &logits, NULL);
     for (int i = 0; i < C * TP; i++) /* the last layer's second half is of output rows */
         sums_to("cp2 tp2 sp", r[i].tp[COMM_REDUCE_SCATTER].bytes,
                 (1 + 2 * (TINY_LAYERS - 1)) * formula_all_gather(TP, s));
@@ -290,7 +266,7 @@ static void test_decode_bytes(void **state)
     (void)state;
     begin("llama");
     job = job_of(1, N + 1, N); /* position N is on rank 0 */
-    r = run("cp4 allgather", &job, &logits);
+    r = mesh_run_ok("cp4 allgather", &job, &logits, NULL);
     for (int i = 0; i < P; i++) {
         double q = i ? TINY_LAYERS * q_row + TINY_EMBD * 4 + q_row : 0;
         sums_to("decode: q", r[i].cp[COMM_ALL_GATHER].bytes,
@@ -316,15 +292,15 @@ static void test_memory(void **state)
     (void)state;
     begin("llama");
     job = job_of(1, 64, 64);
-    r = run("tp1", &job, &logits);
+    r = mesh_run_ok("tp1", &job, &logits, NULL);
     one = r->mem.kv_bytes;
     free(logits);
     free(r);
-    r = run("cp2 ulysses", &job, &logits);
+    r = mesh_run_ok("cp2 ulysses", &job, &logits, NULL);
     assert_int_equal(r->mem.kv_bytes * 2, one);
     free(logits);
     free(r);
-    r = run("cp4 ring", &job, &logits);
+    r = mesh_run_ok("cp4 ring", &job, &logits, NULL);
     assert_int_equal(r->mem.kv_bytes, one); /* of blocks that stand for four times as */
     free(logits);                           /* many positions */
     free(r);
