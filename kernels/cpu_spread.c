@@ -6,14 +6,15 @@
  *
  * Least loaded: the ranks first take the pairs of experts that have one copy; then, the
  * most wanted expert first, an expert's pairs are filled into the ranks of its copies
- * like water, lowest first. Which pair takes which place is settled last: pairs go to a
- * copy on their own rank while it has places, then on their own host, then to any. So
- * nearness never makes a rank busier. */
+ * like water, lowest first; and twice again, each in the place that the others leave,
+ * which comes close to the least that the fullest rank can have. Which pair takes which
+ * place is settled last: pairs go to a copy on their own rank while it has places, then
+ * on their own host, then to any. So nearness never makes a rank busier. */
 #include <string.h>
 
 #include "kernels/cpu.h"
 
-enum { MAX_RANKS = 4096 };
+enum { MAX_RANKS = 4096, AGAIN = 2 };
 static const uint32_t golden = 0x9e3779b9, other = 0x85ebca6b; /* odd, far from periods */
 
 struct job {
@@ -172,6 +173,18 @@ static int most_wanted(const struct job *s)
     return best;
 }
 
+/* Take an expert out and fill it in again where the others left room. */
+static void refill(struct job *s)
+{
+    for (int x = 0; x < s->n_expert; x++) {
+        if (!s->count[x] || copies(s, x) == 1)
+            continue;
+        for (int c = s->first[x]; c < s->first[x + 1]; c++)
+            s->load[s->rank[c]] -= s->quota[c];
+        fill(s, x);
+    }
+}
+
 /* Pairs that have no place yet to copies with places left, as near as `near` asks: 0 the
  * same rank, 1 the same host, 2 any. */
 static void take_places(struct job *s, int near)
@@ -212,6 +225,8 @@ static void by_load(struct job *s)
     }
     for (int x; (x = most_wanted(s)) >= 0; s->seen[x] = 1)
         fill(s, x);
+    for (int again = 0; again < AGAIN; again++)
+        refill(s);
     for (int near = 0; near < 3; near++)
         take_places(s, near);
 }

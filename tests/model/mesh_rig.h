@@ -10,6 +10,7 @@
 #include "tests/model/rig.h"
 
 /* What is run: sequences of tokens, fed together in steps of at most `budget` rows. */
+struct mesh_run;
 struct mesh_job {
     const char *model, *backend, *isa;
     enum dtype kv;
@@ -21,6 +22,11 @@ struct mesh_job {
     int64_t timeout_us; /* of a wait; 0 = 20 s */
     forward_watch_fn watch;
     void *watch_arg;
+    int spare;          /* slots; and how a copy is chosen */
+    enum spread routing;
+    /* Before each step, on the rank's thread; NULL = nothing. */
+    void (*between)(struct mesh_run *r, struct model *m, struct forward *f, int step);
+    uint64_t seed; /* for it */
 };
 
 struct mesh_run {
@@ -35,6 +41,7 @@ struct mesh_run {
     struct backend_mem mem;
     pthread_t thread;
     struct step *st;
+    void *own; /* of between */
 };
 
 /* Sequence s is of one of adp groups; its blocks are scattered over the group's shard. */
@@ -111,13 +118,17 @@ static inline int mesh_join(struct mesh_run *r, enum mesh_dim d, struct comm **r
     return group < 0 ? 0 : comm_join(r->f, group, &cfg, ret, &r->e);
 }
 
-static inline int mesh_steps(struct mesh_run *r, struct forward *f)
+static inline int mesh_steps(struct mesh_run *r, struct model *m, struct forward *f)
 {
     int done[RIG_SEQS] = {0};
 
-    while (mesh_fill(r->job, r->st, r->m->layout.adp, done))
+    for (int n = 0; mesh_fill(r->job, r->st, r->m->layout.adp, done); n++) {
+        r->st->number = (uint64_t)n + 1;
+        if (r->job->between)
+            r->job->between(r, m, f, n);
         if (forward_run(f, r->st, mesh_sink, r, &r->e) < 0)
             return -1;
+    }
     return 0;
 }
 
@@ -134,6 +145,8 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
                              .watch = r->job->watch,
                              .watch_arg = r->job->watch_arg,
                              .part = {.chunks = r->job->chunks,
+                                      .spare = r->job->spare,
+                                      .routing = r->job->routing,
                                       .tp = r->m->size[MESH_TP],
                                       .tp_at = at->at[MESH_TP],
                                       .pp = r->m->size[MESH_PP],
@@ -164,7 +177,7 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
         return;
     forward_caps(model_info(m), &fc, &bc.caps);
     if (backend_open(&bc, &b, &r->e) < 0 ||
-        forward_new(b, m, &fc, NULL, NULL, &f, &r->e) < 0 || mesh_steps(r, f) < 0) {
+        forward_new(b, m, &fc, NULL, NULL, &f, &r->e) < 0 || mesh_steps(r, m, f) < 0) {
         r->rc = -1;
         comm_abort(r->f, &r->e);
     }
