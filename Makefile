@@ -21,7 +21,7 @@ Q := $(if $(filter 1,$(V)),,@)
 DEPS := gcc libc6-dev pkg-config libmicrohttpd-dev libjansson-dev libsqlite3-dev \
 	libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libreadline-dev libexpat1-dev \
 	libhwloc-dev zlib1g-dev libnl-3-dev libnl-genl-3-dev libnl-route-3-dev nettle-dev libyaml-dev \
-	libsystemd-dev libgnutls28-dev
+	libsystemd-dev libgnutls28-dev libcairo2-dev
 DEPS_RUN := python3 python3-venv python3-pip
 DEPS_CHECK := libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev git
 
@@ -50,6 +50,7 @@ all: $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl
 
 $(BIN)/llmrackd: $(call obj,$(DAEMON)) $(O)/libllmrack.a
 $(BIN)/llmrack-engine: $(call obj,daemon/engine_main.c) $(O)/libllmrack.a
+$(BIN)/llmctl: LIBS += -lcairo
 $(BIN)/llmctl: $(call obj,$(CTL) $(BASE))
 $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl:
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)

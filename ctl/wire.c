@@ -11,34 +11,14 @@
 #include <string.h>
 #include <sys/select.h>
 
-#include <curl/curl.h>
-
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "ctl/wire_int.h"
 
-enum { CALL_MS = 30000, CONNECT_MS = 3000, SILENT_S = 120, ANSWER_MAX = 64 << 20 };
-
-struct wire {
-    CURL *curl;
-    char *at, *auth, *ca, *said;
-    int64_t timeout_ms;
-    bool local; /* a UNIX socket */
-};
-
-/* What one transfer collects: a whole body, or lines handed on at once. */
-struct sink {
-    struct buf body;
-    wire_line_fn fn;
-    void *arg;
-    const volatile int *stop;
-    CURL *curl;
-    int64_t last_us, seen; /* when bytes came last, and how many until then */
-    char event[32];        /* the kind of the data line that comes */
-    bool ended;
-};
+enum { CALL_MS = 30000, CONNECT_MS = 3000, SILENT_S = 120 };
 
 struct wire_feed {
     CURLM *multi;
@@ -166,8 +146,8 @@ static int fail_status(struct wire *w, long status, const struct buf *body, stru
 
 /* What every transfer has in common. The list of headers is the caller's to free, once
  * the transfer has ended. */
-static struct curl_slist *set_up(const struct wire *w, CURL *curl, const char *url,
-                                 struct sink *s)
+struct curl_slist *wire_set_up(const struct wire *w, CURL *curl, const char *url,
+                               struct sink *s)
 {
     struct curl_slist *headers = NULL;
 
@@ -190,13 +170,13 @@ static struct curl_slist *set_up(const struct wire *w, CURL *curl, const char *u
     return headers;
 }
 
-static char *url_of(const struct wire *w, const char *path)
+char *wire_url_of(const struct wire *w, const char *path)
 {
     return xasprintf("%s%s", w->local ? "http://localhost" : w->at, path);
 }
 
-static struct curl_slist *put_body(CURL *curl, const struct wire_request *r,
-                                   struct curl_slist *headers)
+struct curl_slist *wire_put_body(CURL *curl, const struct wire_request *r,
+                                 struct curl_slist *headers)
 {
     char *type = xasprintf("Content-Type: %s", r->type ? r->type : "application/json");
 
@@ -214,7 +194,7 @@ static int outcome(struct wire *w, CURLcode rc, long status, const char *path,
 {
     if (s->body.over)
         return err_set(e, ERR_TOOBIG, "the answer of %s is over %d MiB", path,
-                       ANSWER_MAX >> 20);
+                       WIRE_ANSWER_MAX >> 20);
     if (rc == CURLE_ABORTED_BY_CALLBACK && !(s->stop && *s->stop))
         return err_set(e, ERR_TIMEOUT, "no news for %d s", SILENT_S);
     if (rc == CURLE_ABORTED_BY_CALLBACK)
@@ -234,7 +214,7 @@ static int outcome(struct wire *w, CURLcode rc, long status, const char *path,
 static int transfer(struct wire *w, const struct wire_request *r, struct sink *s,
                     int *ret_status, struct err *e)
 {
-    char *url = url_of(w, r->path);
+    char *url = wire_url_of(w, r->path);
     struct curl_slist *headers;
     int64_t ms = r->timeout_ms ? r->timeout_ms : s->fn ? 0 : w->timeout_ms;
     long status = 0;
@@ -243,13 +223,13 @@ static int transfer(struct wire *w, const struct wire_request *r, struct sink *s
     free(w->said);
     w->said = NULL;
     curl_easy_reset(w->curl);
-    headers = set_up(w, w->curl, url, s);
+    headers = wire_set_up(w, w->curl, url, s);
     curl_easy_setopt(w->curl, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(w->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
     curl_easy_setopt(w->curl, CURLOPT_XFERINFODATA, s);
     curl_easy_setopt(w->curl, CURLOPT_TIMEOUT_MS, (long)ms);
     if (r->body)
-        headers = put_body(w->curl, r, headers);
+        headers = wire_put_body(w->curl, r, headers);
     curl_easy_setopt(w->curl, CURLOPT_CUSTOMREQUEST, r->method);
     curl_easy_setopt(w->curl, CURLOPT_HTTPHEADER, headers);
     rc = curl_easy_perform(w->curl);
@@ -267,7 +247,7 @@ int wire_call(struct wire *w, const struct wire_request *r, const volatile int *
     struct sink s = {.stop = stop};
     int rc;
 
-    buf_init(&s.body, ANSWER_MAX);
+    buf_init(&s.body, WIRE_ANSWER_MAX);
     rc = transfer(w, r, &s, ret_status, e);
     if (rc == 0)
         buf_add(ret_body, s.body.p ? s.body.p : "", s.body.len);
@@ -281,7 +261,7 @@ int wire_stream(struct wire *w, const struct wire_request *r, const volatile int
     struct sink s = {.fn = fn, .arg = arg, .stop = stop};
     int rc;
 
-    buf_init(&s.body, ANSWER_MAX);
+    buf_init(&s.body, WIRE_ANSWER_MAX);
     rc = transfer(w, r, &s, NULL, e);
     buf_done(&s.body);
     return rc;
@@ -297,14 +277,14 @@ struct wire_feed *wire_feed_open(struct wire *w, const char *path, wire_line_fn 
 
     f->sink.fn = fn;
     f->sink.arg = arg;
-    buf_init(&f->sink.body, ANSWER_MAX);
+    buf_init(&f->sink.body, WIRE_ANSWER_MAX);
     f->multi = curl_multi_init();
-    f->url = url_of(w, path);
+    f->url = wire_url_of(w, path);
     if (!curl || !f->multi) {
         wire_feed_close(f);
         return NULL;
     }
-    f->headers = set_up(w, curl, f->url, &f->sink);
+    f->headers = wire_set_up(w, curl, f->url, &f->sink);
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, f->headers);
     curl_multi_add_handle(f->multi, curl);
     if (wire_feed_work(f))

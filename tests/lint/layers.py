@@ -15,13 +15,14 @@ FLOORS = [("base/", 0), ("kernels/", 1), ("topo/", 1), ("state/", 1), ("daemon/s
           ("daemon/ctrl/", 3), ("daemon/api/", 4), ("daemon/", 5), ("ctl/", 5)]
 OWNERS = {"sqlite3.h": r"state/store\.c", "readline/readline.h": r"ctl/line\.c",
           "readline/history.h": r"ctl/line\.c", "microhttpd.h": r"daemon/api/",
-          "curl/curl.h": r"ctl/wire\.c", "zlib.h": r"ctl/tar\.c", "pcre2.h": r"daemon/serve/pretok\.c",
+          "curl/curl.h": r"ctl/wire(_many\.c|_int\.h)", "zlib.h": r"ctl/tar\.c", "pcre2.h": r"daemon/serve/pretok\.c",
           "expat.h": r"topo/xml\.c", "hwloc.h": r"topo/probe_pci\.c",
           "immintrin.h": r"(kernels/.*_avx(2|512)\.[ch]|base/team\.c)",
           "nettle/sha2.h": r"base/sha256\.c",
           "yaml.h": r"daemon/ctrl/conf_tree\.c",
           "systemd/sd-daemon.h": r"base/systemd\.c", "systemd/sd-journal.h": r"base/systemd\.c",
           "gnutls/gnutls.h": r"daemon/api/tls\.c",
+          "cairo/cairo.h": r"ctl/plot\.c",
           "jansson.h": r"(base/json\.h|base/json\.c)"}
 SLEEPS = re.compile(r"(?<![>.\w])(usleep|nanosleep|clock_nanosleep|sleep|pthread_cond_timedwait|"
                     r"sem_timedwait|epoll_wait|ppoll|poll|select|sigtimedwait|clock_sleep_us)\s*\(")
