@@ -42,7 +42,7 @@ enum arg_type {
     ARG_TYPE_COUNT
 };
 
-enum { ARGS_MAX = 10, WORDS_MAX = 64, ARG_NAME = 24, ARG_CHOICES = 64 };
+enum { ARGS_MAX = 24, WORDS_MAX = 64, ARG_NAME = 24, ARG_CHOICES = 64 };
 
 struct arg_spec {
     char key[ARG_NAME];  /* the word before the value, "" = positional */

@@ -21,11 +21,21 @@ static double ttft_ms(const struct load_seen *s)
     return (double)(s->first_us - s->at_us) / 1e3;
 }
 
-bool load_good(const struct load_seen *s, const struct load_slo *slo)
+static bool ttft_good(const struct load_seen *s, const struct load_slo *slo)
 {
     return s->end == LOAD_DONE && s->first_us >= 0 &&
-           (slo->ttft_ms <= 0 || ttft_ms(s) <= slo->ttft_ms) &&
+           (slo->ttft_ms <= 0 || ttft_ms(s) <= slo->ttft_ms);
+}
+
+static bool tpot_good(const struct load_seen *s, const struct load_slo *slo)
+{
+    return s->end == LOAD_DONE && s->first_us >= 0 &&
            (slo->tpot_ms <= 0 || load_tpot_ms(s) <= slo->tpot_ms);
+}
+
+bool load_good(const struct load_seen *s, const struct load_slo *slo)
+{
+    return ttft_good(s, slo) && tpot_good(s, slo);
 }
 
 void load_interval(int k, int n, double *ret_low, double *ret_high)
@@ -173,13 +183,15 @@ void load_point(const struct load_seen *v, int n, double rate, const struct load
     double *ttft = xcalloc(3 * (size_t)n + 1, sizeof(*ttft)), *tpot = ttft + n,
            *gap = tpot + n;
     int64_t good_tok = 0, end = 0;
-    int n_ttft = 0, n_tpot = 0;
+    int n_ttft = 0, n_tpot = 0, ttft_ok = 0, tpot_ok = 0;
 
     for (int i = 0; i < n; i++) {
         bool good = load_good(&v[i], slo);
 
         count(&p, &v[i], good);
         good_tok += good ? v[i].n_out : 0;
+        ttft_ok += ttft_good(&v[i], slo);
+        tpot_ok += tpot_good(&v[i], slo);
         end = v[i].end_us > end ? v[i].end_us : end;
         if (v[i].first_us >= 0)
             ttft[n_ttft++] = ttft_ms(&v[i]);
@@ -190,6 +202,8 @@ void load_point(const struct load_seen *v, int n, double rate, const struct load
     }
     p.duration_s = n ? (double)(end - v[0].at_us) / 1e6 : 0;
     p.attainment = n ? (double)p.good / n : 0;
+    p.ttft_share = n ? (double)ttft_ok / n : 0;
+    p.tpot_share = n ? (double)tpot_ok / n : 0;
     load_interval(p.good, n, &p.low, &p.high);
     p.ttft = percentiles(ttft, n_ttft);
     p.tpot = percentiles(tpot, n_tpot);

@@ -39,7 +39,9 @@ struct load_point {
     double rate;       /* that was asked for, requests/s */
     double duration_s; /* from the first arrival to the last end */
     int n, good, done, refused, aborted, cut;
-    double attainment, low, high; /* with its interval of 95 % (Wilson) */
+    double attainment, low, high;  /* with its interval of 95 % (Wilson) */
+    double ttft_share, tpot_share; /* of all, those that meet this target, whatever the
+                                      other */
     struct load_pct ttft, tpot, gap;
     double good_per_s, good_tok_per_s; /* good ones over the duration */
     int64_t tokens;

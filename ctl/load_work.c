@@ -222,6 +222,6 @@ void load_prompt(const struct load_work *w, const struct load_req *r, int32_t *r
             key = mix(w->seed ^ 1, (uint64_t)r->id[i / r->block_tok]);
         else if (i < r->n_shared)
             key = r->shared;
-        ret[i] = low + (int32_t)(mix(key, (uint64_t)i) % (uint64_t)span);
+        ret[i] = low + (int32_t)(mix(key ^ w->salt, (uint64_t)i) % (uint64_t)span);
     }
 }

@@ -39,6 +39,8 @@ struct load_work {
     int max_tok;            /* of prompt and answer together; the prompt is cut to fit */
     int n_vocab;
     uint64_t seed;
+    uint64_t salt; /* of the tokens alone: another one for each run, so that a run finds
+                      no prefix that the one before left in the cache */
     const struct load_trace *trace; /* lengths come from it where it is there; borrowed */
     double length_scale;            /* a trace's lengths are divided by it */
 };

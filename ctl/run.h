@@ -106,6 +106,11 @@ int run_log(struct session *, const struct verb *, const struct args *, struct e
 int run_log_level(struct session *, const struct verb *, const struct args *,
                   struct err *);
 int run_bundle(struct session *, const struct verb *, const struct args *, struct err *);
+int run_load(struct session *, const struct verb *, const struct args *, struct err *);
+int run_load_compare(struct session *, const struct verb *, const struct args *,
+                     struct err *);
+int run_load_show(struct session *, const struct verb *, const struct args *,
+                  struct err *);
 int run_monitor(struct session *, const struct verb *, const struct args *, struct err *);
 int run_watch(struct session *, const struct verb *, const struct args *, struct err *);
 

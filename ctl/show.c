@@ -444,7 +444,7 @@ static void show_section(const json_t *root, const char *view, size_t n,
     }
     read_section(view, n, &s);
     if (s.key[0])
-        show_table(json_object_get(root, s.key), &s, st, out);
+        show_table(show_member(root, s.key), &s, st, out);
     else
         show_fields(root, &s, st, out);
 }

@@ -154,3 +154,15 @@ CREATE TABLE plan (
 ALTER TABLE journal ADD COLUMN origin TEXT NOT NULL DEFAULT '';
 ALTER TABLE journal ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE journal ADD COLUMN hash TEXT NOT NULL DEFAULT '';
+
+-- migration 4
+-- Load runs: the contract that makes two of them comparable, and what was measured.
+CREATE TABLE load_run (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_ms       INTEGER NOT NULL,
+    instance    TEXT NOT NULL,
+    model       TEXT NOT NULL,
+    actor       TEXT NOT NULL,
+    contract    TEXT NOT NULL,
+    result      TEXT NOT NULL
+) STRICT;

@@ -109,6 +109,9 @@ struct conf {
         int64_t min_requests; /* N of the guard, each side */
         double confidence;    /* 0.95 */
     } guard;
+    struct {
+        double device_hour; /* price, 0 = not known */
+    } cost;
 };
 
 /* A value from the command line, for this run only, laid over the text. */

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <sys/wait.h>
 
+#include "base/mem.h"
+#include "state/loads.h"
 #include "state/store_impl.h"
 
 static void journal_keeps_order(void **state)
@@ -71,7 +73,7 @@ static void secret_stays(void **state)
     (void)state;
     assert_int_equal(store_open(dir, &s, &e), 0);
     store_secret(s, a);
-    assert_int_equal(store_schema_version(s), 3);
+    assert_int_equal(store_schema_version(s), 4);
     store_close(s);
     assert_int_equal(store_open(dir, &s, &e), 0);
     store_secret(s, b);
@@ -137,6 +139,44 @@ static void refuses_strange_files(void **state)
     assert_null(s);
 }
 
+/* Load runs: newest first, by instance, and the last 1000 stay. */
+static void loads_are_kept(void **state)
+{
+    struct stored_load r = {.at_ms = 5,
+                            .instance = "a",
+                            .model = "m",
+                            .actor = "root",
+                            .contract = "{\"x\":1}",
+                            .result = "{\"y\":2}"},
+                       got, list[4];
+    char *big = xcalloc(1, LOAD_JSON_MAX + 2);
+    struct store *s;
+
+    (void)state;
+    ok(store_open(dir, &s, &e));
+    for (int i = 0; i < 1003; i++) {
+        snprintf(r.instance, sizeof(r.instance), "%s", i % 2 ? "a" : "b");
+        ok(loads_put(s, &r, &e));
+    }
+    assert_int_equal(r.id, 1003);
+    ok(loads_get(s, 1002, &got, &e));
+    assert_string_equal(got.instance, "a");
+    assert_string_equal(got.contract, "{\"x\":1}");
+    assert_string_equal(got.result, "{\"y\":2}");
+    loads_row_done(&got);
+    refused(loads_get(s, 3, &got, &e), ERR_NOTFOUND, "load run 3");
+    assert_int_equal(loads_list(s, "a", 1000, list, 4, &e), 4);
+    assert_int_equal(list[0].id, 998);
+    assert_int_equal(list[3].id, 992);
+    for (int i = 0; i < 4; i++)
+        loads_row_done(&list[i]);
+    memset(big, 'x', LOAD_JSON_MAX + 1);
+    r.result = big;
+    refused(loads_put(s, &r, &e), ERR_TOOBIG, "load run");
+    free(big);
+    store_close(s);
+}
+
 /* Databases as the builds of versions 1 and 2 made them. */
 static void an_older_schema_is_raised(void **state)
 {
@@ -150,8 +190,8 @@ static void an_older_schema_is_raised(void **state)
     for (int v = 1; v < 3; v++) {
         old_schema(in_dir("state.db"), v);
         ok(store_open(dir, &s, &e));
-        assert_int_equal(store_schema_version(s), 3);
-        ok(migrate_check_tables(s, 3, &e));
+        assert_int_equal(store_schema_version(s), 4);
+        ok(migrate_check_tables(s, 4, &e));
         assert_int_equal(journal_list(s, 0, r, 4, &e), 2);
         assert_string_equal(r[1].detail, "first");
         assert_int_equal(inventory_models(s, m, 2, &e), 1);
@@ -236,6 +276,7 @@ static const struct CMUnitTest tests[] = {
     T(second_is_refused),
     T(refuses_strange_files),
     T(acknowledged_survives_kill),
+    T(loads_are_kept),
     T(an_older_schema_is_raised),
     T(a_migration_that_fails_leaves_the_old),
 };

@@ -1,0 +1,358 @@
+/* ctl/load.c - the verbs load, load show and load compare. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "ctl/args.h"
+#include "ctl/ask.h"
+#include "ctl/file.h"
+#include "ctl/line.h"
+#include "ctl/load_contract.h"
+#include "ctl/load_plan.h"
+#include "ctl/load_run.h"
+#include "ctl/plot.h"
+#include "ctl/run.h"
+#include "ctl/show.h"
+#include "ctl/verb.h"
+#include "ctl/wire.h"
+
+enum { SMALL_LINES = 3 };
+
+static const json_t *at(const json_t *o, const char *a, const char *b)
+{
+    return json_object_get(json_object_get(o, a), b);
+}
+
+static const char *word(const json_t *v)
+{
+    return json_is_string(v) ? json_string_value(v) : "";
+}
+
+/* ---- progress: one line that is written over, or a line a rate ---- */
+
+static bool on_screen(void) { return isatty(STDERR_FILENO) && line_width() > 0; }
+
+static void on_progress(void *arg, const char *text, const struct load_point *p)
+{
+    char line[240];
+
+    (void)arg;
+    if (text && on_screen()) {
+        snprintf(line, sizeof(line), "%.*s", line_width() - 1, text);
+        fprintf(stderr, "\r%s\x1b[K", line);
+    }
+    if (!p)
+        return;
+    if (on_screen())
+        fputs("\r\x1b[K", stderr);
+    fprintf(stderr,
+            "%.3g/s: %.1f %% of %d good (%.1f to %.1f), ttft p95 %.0f ms, tpot p95 %.1f "
+            "ms%s\n",
+            p->rate, 100 * p->attainment, p->n, 100 * p->low, 100 * p->high, p->ttft.p95,
+            p->tpot.p95,
+            p->saturated ? ", the queue grew"
+            : p->pass    ? ""
+                         : ", too few");
+}
+
+/* ---- the picture ---- */
+
+static void small_print(const json_t *run, char ret[SMALL_LINES][400])
+{
+    const json_t *c = json_object_get(run, "contract"), *s = json_object_get(c, "served"),
+                 *w = json_object_get(c, "work");
+    char lengths[160];
+
+    if (json_object_get(w, "trace"))
+        snprintf(lengths, sizeof(lengths), "trace %s, lengths / %g",
+                 word(json_object_get(w, "trace")),
+                 json_number_value(json_object_get(w, "divide")));
+    else
+        snprintf(lengths, sizeof(lengths), "prompt %s, answer %s tokens",
+                 word(json_object_get(w, "in")), word(json_object_get(w, "out")));
+    snprintf(ret[0], 400, "%s %s (%s, KV %s), hash %s; mode %s, layout %s, %lld devices",
+             word(json_object_get(s, "instance")), word(json_object_get(s, "model")),
+             word(json_object_get(s, "precision")), word(json_object_get(s, "kv_type")),
+             word(json_object_get(s, "model_hash")), word(json_object_get(s, "mode")),
+             word(json_object_get(s, "layout")),
+             (long long)json_integer_value(json_object_get(s, "devices")));
+    snprintf(
+        ret[1], 400,
+        "%s arrivals, %s, %lld shared, seed %lld; temperature %g; TTFT %g ms, TPOT %g "
+        "ms for %g %%",
+        word(json_object_get(w, "arrival")), lengths,
+        (long long)json_integer_value(json_object_get(w, "shared_tok")),
+        (long long)json_integer_value(json_object_get(w, "seed")),
+        json_number_value(at(c, "sampling", "temperature")),
+        json_number_value(at(c, "slo", "ttft_ms")),
+        json_number_value(at(c, "slo", "tpot_ms")),
+        100 * json_number_value(at(c, "slo", "target")));
+    snprintf(ret[2], 400, "rack %s (%s)%s, llmrack %s, revision %lld, quality %s",
+             word(json_object_get(s, "rack")), word(json_object_get(s, "topology")),
+             json_is_true(json_object_get(s, "emulated")) ? ", emulated" : "",
+             word(json_object_get(s, "build")),
+             (long long)json_integer_value(json_object_get(s, "revision")),
+             json_is_string(json_object_get(c, "quality"))
+                 ? word(json_object_get(c, "quality"))
+                 : "not measured");
+}
+
+static double num(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+/* run: as GET loads/ID gives it. */
+static int draw(const json_t *run, const char *path, struct err *e)
+{
+    const json_t *rows = at(run, "result", "points"),
+                 *c = json_object_get(run, "contract");
+    size_t n = json_array_size(rows);
+    struct plot_point *v = xcalloc(n + 1, sizeof(*v));
+    char small[SMALL_LINES][400];
+    const char *lines[SMALL_LINES] = {small[0], small[1], small[2]};
+    struct plot p = {.title = "Attainment over arrival rate",
+                     .small = lines,
+                     .n_small = SMALL_LINES,
+                     .v = v,
+                     .n = (int)n,
+                     .target = json_number_value(at(c, "slo", "target")),
+                     .chosen = json_number_value(at(run, "result", "goodput")),
+                     .has_ttft = json_number_value(at(c, "slo", "ttft_ms")) > 0,
+                     .has_tpot = json_number_value(at(c, "slo", "tpot_ms")) > 0};
+    struct buf png;
+    int rc;
+
+    for (size_t i = 0; i < n; i++) {
+        const json_t *q = json_array_get(rows, i);
+
+        v[i] = (struct plot_point){num(q, "rate"),
+                                   num(q, "attainment"),
+                                   num(q, "low"),
+                                   num(q, "high"),
+                                   num(q, "ttft_share"),
+                                   num(q, "tpot_share"),
+                                   json_is_true(json_object_get(q, "saturated"))};
+    }
+    small_print(run, small);
+    buf_init(&png, 0);
+    rc = plot_png(&p, &png, e);
+    if (rc == 0)
+        rc = file_write(path, png.p, png.len, 0644, e);
+    buf_done(&png);
+    free(v);
+    return rc;
+}
+
+int run_load_show(struct session *s, const struct verb *v, const struct args *a,
+                  struct err *e)
+{
+    const char *png = args_get(a, "png");
+    char *path = ask_path(v->path, a);
+    struct answer ans;
+    int rc = run_call(s, &(struct wire_request){.method = "GET", .path = path}, &ans, e);
+
+    if (rc == 0)
+        run_show(s, &ans, v->view, a);
+    if (rc == 0 && png)
+        rc = draw(ans.root, png, e);
+    answer_done(&ans);
+    free(path);
+    return rc;
+}
+
+/* ---- one run ---- */
+
+/* Into the daemon's store; *ret_id its number. */
+static int keep(struct session *s, json_t *contract, json_t *result, int64_t *ret_id,
+                struct err *e)
+{
+    json_t *o = json_pack("{s:O, s:O}", "contract", contract, "result", result);
+    char *body = json_dumps(o, JSON_COMPACT);
+    struct answer ans;
+    int rc = run_call(
+        s,
+        &(struct wire_request){.method = "POST", .path = "/api/v1/loads", .body = body},
+        &ans, e);
+
+    if (rc == 0)
+        *ret_id = json_integer_value(json_object_get(ans.root, "id"));
+    answer_done(&ans);
+    json_decref(o);
+    free(body);
+    return rc;
+}
+
+/* As GET loads/ID would show it; without a number when it could not be kept. */
+static void show_run(struct session *s, json_t *run, const struct args *a)
+{
+    struct answer ans = {.root = json_incref(run), .status = 200};
+    char *text = json_dumps(run, JSON_COMPACT);
+
+    buf_init(&ans.raw, 0);
+    buf_puts(&ans.raw, text ? text : "{}");
+    run_show(s, &ans, verb_at(VERB_LOAD_SHOW)->view, a);
+    answer_done(&ans);
+    free(text);
+}
+
+/* Kept, shown, drawn, whether it came to its end or was stopped. */
+static int report(struct session *s, const struct load_run *r, json_t *contract,
+                  const struct args *a, bool complete, struct err *e)
+{
+    const struct load_plan *p = r->plan;
+    json_t *result = load_run_result(r, complete), *run;
+    int64_t id = 0;
+    int kept = keep(s, contract, result, &id, e), rc = kept;
+
+    run = json_pack("{s:o, s:I, s:s, s:s, s:O, s:O}", "id",
+                    kept == 0 ? json_integer((json_int_t)id) : json_null(), "at_ms",
+                    (json_int_t)clock_wall_ms(), "instance", p->instance, "model",
+                    p->model, "contract", contract, "result", result);
+    show_run(s, run, a);
+    if (kept < 0)
+        err_wrap(e, "the run was not kept");
+    else if (p->png)
+        rc = draw(run, p->png, e);
+    json_decref(run);
+    json_decref(result);
+    return rc;
+}
+
+static int measure(struct session *s, const struct load_plan *p, const json_t *served,
+                   const struct args *a, struct err *e)
+{
+    struct load_run *r = xcalloc(1, sizeof(*r));
+    json_t *contract = load_plan_contract(p, served);
+    struct err why;
+    int rc, ended;
+
+    r->plan = p;
+    r->wire = s->wire;
+    r->stop = line_stop_flag();
+    r->progress = on_progress;
+    r->salt = (uint64_t)clock_wall_ms() << 12;
+    *line_stop_flag() = 0;
+    ended = load_run(r, &why);
+    if (on_screen())
+        fputs("\r\x1b[K", stderr);
+    *line_stop_flag() = 0; /* what was measured is kept all the same */
+    rc = ended;
+    if (ended == 0 || r->n_points)
+        rc = report(s, r, contract, a, ended == 0, e);
+    if (ended < 0) {
+        *e = why;
+        rc = -1;
+    }
+    json_decref(contract);
+    free(r);
+    return rc;
+}
+
+int run_load(struct session *s, const struct verb *v, const struct args *a, struct err *e)
+{
+    char *path = ask_path(v->path, a);
+    struct load_plan plan;
+    struct answer offer;
+    int rc =
+        run_call(s, &(struct wire_request){.method = "GET", .path = path}, &offer, e);
+
+    if (rc == 0)
+        rc = load_plan_read(a, offer.root, &plan, e);
+    if (rc == 0) {
+        rc = measure(s, &plan, json_object_get(offer.root, "served"), a, e);
+        load_plan_done(&plan);
+    }
+    answer_done(&offer);
+    free(path);
+    return rc;
+}
+
+/* ---- two runs ---- */
+
+static const struct {
+    const char *name, *path; /* in the result */
+} figures[] = {
+    {"goodput (requests/s)", "goodput"},
+    {"goodput a device", "goodput_per_device"},
+    {"good tokens/s", "good_tok_per_s"},
+    {"attainment", "attainment"},
+    {"device-hours a good request", "device_hours_per_good"},
+    {"cost a good request", "cost_per_good"},
+    {"ttft p50 (ms)", "at.ttft_ms.p50"},
+    {"ttft p95 (ms)", "at.ttft_ms.p95"},
+    {"ttft p99 (ms)", "at.ttft_ms.p99"},
+    {"tpot p50 (ms)", "at.tpot_ms.p50"},
+    {"tpot p95 (ms)", "at.tpot_ms.p95"},
+    {"tpot p99 (ms)", "at.tpot_ms.p99"},
+    {"gap p99 (ms)", "at.gap_ms.p99"},
+};
+
+static void put_figure(json_t *rows, const char *name, const json_t *a, const json_t *b)
+{
+    double x = json_number_value(a), y = json_number_value(b);
+    char ta[32] = "", tb[32] = "", change[32] = "";
+
+    if (json_is_number(a))
+        snprintf(ta, sizeof(ta), "%.4g", x);
+    if (json_is_number(b))
+        snprintf(tb, sizeof(tb), "%.4g", y);
+    if (json_is_number(a) && json_is_number(b) && x > 0)
+        snprintf(change, sizeof(change), "%+.1f %%", 100 * (y / x - 1));
+    json_array_append_new(rows, json_pack("{s:s, s:s, s:s, s:s}", "what", name, "a", ta,
+                                          "b", tb, "change", change));
+}
+
+static json_t *compared(const json_t *a, const json_t *b)
+{
+    const json_t *ra = json_object_get(a, "result"), *rb = json_object_get(b, "result");
+    json_t *rows = json_array();
+
+    for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++)
+        put_figure(rows, figures[i].name, show_member(ra, figures[i].path),
+                   show_member(rb, figures[i].path));
+    return rows;
+}
+
+static int get_run(struct session *s, const char *id, struct answer *ret, struct err *e)
+{
+    char *path = xasprintf("loads/%s", id);
+    int rc = run_get(s, path, ret, e);
+
+    free(path);
+    return rc;
+}
+
+int run_load_compare(struct session *s, const struct verb *v, const struct args *a,
+                     struct err *e)
+{
+    struct answer x = {.root = NULL}, y = {.root = NULL}, both = {.status = 200};
+    json_t *differs = NULL;
+    char *text;
+    int rc = get_run(s, args_get(a, "A"), &x, e);
+
+    if (rc == 0)
+        rc = get_run(s, args_get(a, "B"), &y, e);
+    if (rc == 0)
+        rc = load_contract_compare(json_object_get(x.root, "contract"),
+                                   json_object_get(y.root, "contract"), &differs, e);
+    if (rc == 0) {
+        both.root = json_pack("{s:o, s:o}", "figures", compared(x.root, y.root),
+                              "differs", differs);
+        text = json_dumps(both.root, JSON_COMPACT);
+        buf_init(&both.raw, 0);
+        buf_puts(&both.raw, text ? text : "{}");
+        free(text);
+        run_show(s, &both, v->view, a);
+        answer_done(&both);
+    }
+    answer_done(&x);
+    answer_done(&y);
+    return rc;
+}

@@ -1,0 +1,53 @@
+/* ctl/load_run.h - a whole load run: what a step costs, then rate after rate, then the
+ * result as JSON.
+ *
+ * First, on an idle instance and one by one: prompts of two lengths with one token of
+ * answer, and answers in batches of two sizes. Lines through these are the costs of a
+ * step, which give the first rate to try and are kept for `pd advise`. One owner thread.
+ */
+#ifndef CTL_LOAD_RUN_H
+#define CTL_LOAD_RUN_H
+
+#include <stdbool.h>
+
+#include "base/json.h"
+#include "ctl/load_plan.h"
+
+struct err;
+struct wire;
+
+enum { LOAD_POINTS = 24, LOAD_TRIES = 3, LOAD_SAMPLE = 64 };
+
+/* ms of a step: prompt + tok of a prompt alone, decode + seq of a batch alone. */
+struct load_cost {
+    double prefill_ms, prefill_tok_ms, decode_ms, decode_seq_ms;
+};
+
+struct load_run {
+    const struct load_plan *plan;
+    struct wire *wire;
+    const volatile int *stop;
+    /* What goes on, now and then; done: a rate is over, and its figures are in *p. */
+    void (*progress)(void *arg, const char *text, const struct load_point *done);
+    void *arg;
+    uint64_t salt; /* where those of its runs begin: one that no run before had */
+    /* results */
+    bool measured; /* cost is known */
+    struct load_cost cost;
+    struct load_point point[LOAD_POINTS]; /* by rising rate */
+    int n_points;
+    double goodput, bound; /* best that passed (0 none); least that failed (0 none) */
+    int sample[LOAD_SAMPLE][2]; /* tokens of prompt and answer of some requests */
+    int n_sample;
+};
+
+/* Fills the results. -1 with CANCELED after Ctrl-C: what was measured until then is
+ * there. */
+int load_run(struct load_run *r, struct err *e);
+/* The point of the goodput; where there is none, that of the lowest rate; NULL without
+ * any. */
+const struct load_point *load_run_chosen(const struct load_run *r);
+/* As it is stored; complete: it was not stopped. A new object. */
+json_t *load_run_result(const struct load_run *r, bool complete);
+
+#endif
