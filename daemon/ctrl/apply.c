@@ -19,8 +19,8 @@ enum { ACTIONS = 2 * CONF_MAX_NAMES };
 
 static const char *action_name(enum fleet_action_kind k)
 {
-    static const char *const names[] = {"keep",    "hot",         "start",
-                                        "replace", "drain first", "stop"};
+    static const char *const names[] = {"keep",        "hot",    "start", "replace",
+                                        "drain first", "retire", "stop"};
 
     return names[k];
 }
@@ -101,7 +101,7 @@ static void raise_or_clear(void *arg, const char *id, bool on, const char *text)
         alarm_clear(a->alarms, id);
 }
 
-/* Every wanted instance has an engine that takes requests. */
+/* Every wanted engine takes requests. */
 static bool all_ready(struct apply *a)
 {
     struct instance_status *s = xcalloc(ACTIONS, sizeof(*s));
@@ -109,10 +109,13 @@ static bool all_ready(struct apply *a)
     struct conf *c = fleet_conf(a->fleet);
     bool all = c != NULL;
 
-    for (int i = 0; c && i < c->n_instances; i++, all = all && ready == i)
-        for (int k = 0; k < n && ready == i; k++)
-            ready +=
+    for (int i = 0; c && i < c->n_instances && all; i++) {
+        ready = !conf_is_engine(&c->instances[i]);
+        for (int k = 0; k < n && !ready; k++)
+            ready =
                 s[k].state == INSTANCE_READY && !strcmp(s[k].name, c->instances[i].name);
+        all = ready;
+    }
     conf_unref(c);
     free(s);
     return all;

@@ -241,41 +241,105 @@ static void sort_faults(struct conf_faults *f)
     }
 }
 
-/* Replicas beyond the first, as copies. */
+/* ---- copies ---- */
+
+/* Engines of a written instance. */
+static size_t engines_of(const struct conf_instance *x)
+{
+    return (size_t)(x->mode == CONF_SPLIT ? x->prefill.engines + x->decode.engines
+                                          : x->replicas);
+}
+
+/* Entries of the list that it takes: a split one stands beside its engines. */
+static size_t entries_of(const struct conf_instance *x)
+{
+    return engines_of(x) + (x->mode == CONF_SPLIT);
+}
+
+static struct conf_instance *add_copy(struct walk *w, const struct conf_instance *of,
+                                      const char *pool, int64_t k)
+{
+    struct conf *c = &w->box->c;
+    struct conf_instance *v = &c->instances[c->n_instances++];
+    char name[96];
+    int n =
+        snprintf(name, sizeof(name), k > 1 ? "%s%s:%d" : "%s%s", of->name, pool, (int)k);
+
+    *v = *of;
+    v->name = arena_strndup(w->box->a, name, (size_t)n);
+    return v;
+}
+
+static void take(int64_t *to, int64_t own) { *to = own ? own : *to; }
+
+static void lay_pool(struct conf_instance *i, const struct conf_pool *p)
+{
+    take(&i->threads, p->threads);
+    take(&i->step_tok, p->step_tok);
+    take(&i->max_seqs, p->max_seqs);
+    take(&i->kv.mib, p->kv_mib);
+    take(&i->layout.pp, p->layout.pp);
+    take(&i->layout.tp, p->layout.tp);
+    take(&i->layout.ep, p->layout.ep);
+    take(&i->layout.cp, p->layout.cp);
+    if (p->layout.sp)
+        i->layout.sp = p->layout.sp == 2;
+    if (p->layout.cp_method)
+        i->layout.cp_method = p->layout.cp_method - 1;
+}
+
+/* At most 64 entries come from these loops: add_copies has counted. */
+static void add_copies_of(struct walk *w, const struct conf_instance *x)
+{
+    for (int64_t k = 2; x->mode != CONF_SPLIT && k <= x->replicas; k++)
+        add_copy(w, x, "", k);
+    for (int role = CONF_ROLE_PREFILL; x->mode == CONF_SPLIT && role <= CONF_ROLE_DECODE;
+         role++) {
+        bool prefill = role == CONF_ROLE_PREFILL;
+        const struct conf_pool *p = prefill ? &x->prefill : &x->decode;
+
+        for (int64_t k = 1; k <= p->engines; k++) {
+            struct conf_instance *v = add_copy(w, x, prefill ? "/prefill" : "/decode", k);
+
+            v->role = role;
+            lay_pool(v, p);
+        }
+    }
+}
+
+/* Replicas beyond the first, and engines of pools, as copies. */
 static void add_copies(struct walk *w)
 {
     struct conf *c = &w->box->c;
-    size_t written = c->n_instances > 0 ? (size_t)c->n_instances : 0, all = 0;
+    size_t written = c->n_instances > 0 ? (size_t)c->n_instances : 0, all = 0,
+           engines = 0;
     struct conf_instance *v;
 
     for (size_t i = 0; i < written; i++) {
         const struct conf_instance *x = &c->instances[i];
+        size_t most = x->mode == CONF_SPLIT ? 52 : x->replicas > 1 ? 60 : 63;
 
-        all += (size_t)x->replicas;
-        if (x->replicas > 1 && strlen(x->name) > 60)
+        all += entries_of(x);
+        engines += engines_of(x);
+        if (strlen(x->name) > most)
             conf_fault(w->faults, (struct conf_pos){0}, "instances",
-                       "the name '%s' is too long for an instance with replicas; at most "
-                       "60 characters would be right",
-                       x->name);
+                       "the name '%s' is too long for an instance with %s; at most "
+                       "%zu characters would be right",
+                       x->name, x->mode == CONF_SPLIT ? "two pools" : "replicas", most);
     }
     if (all <= written || w->faults->n)
         return;
     if (all > CONF_MAX_NAMES) {
         conf_fault(w->faults, (struct conf_pos){0}, "instances",
-                   "%zu engines with all replicas; at most %d", all, CONF_MAX_NAMES);
+                   "%zu engines with all replicas and pools; at most %zu", engines,
+                   CONF_MAX_NAMES - (all - engines));
         return;
     }
     v = arena_alloc(w->box->a, all * sizeof(*v));
     memcpy(v, c->instances, written * sizeof(*v));
     c->instances = v;
     for (size_t i = 0; i < written; i++)
-        for (int64_t k = 2; k <= v[i].replicas; k++) {
-            char name[96];
-            int n = snprintf(name, sizeof(name), "%s:%d", v[i].name, (int)k);
-
-            v[c->n_instances] = v[i];
-            v[c->n_instances++].name = arena_strndup(w->box->a, name, (size_t)n);
-        }
+        add_copies_of(w, &v[i]);
 }
 
 int conf_parse(const char *text, size_t n, const struct conf_override *over, int n_over,

@@ -34,13 +34,32 @@ struct conf_model { /* models.NAME */
 
 enum conf_isolate { CONF_ISOLATE_KEY, CONF_ISOLATE_NONE };
 
-/* instances.NAME, then, after all of them, the further replicas of each as instances of
- * their own: copies with another name (conf_is_copy). */
+/* The first two are those of enum sched_mode. */
+enum conf_mode { CONF_CHUNKED, CONF_COLOCATED, CONF_SPLIT };
+/* What an engine of an instance is for. */
+enum conf_role { CONF_ROLE_BOTH, CONF_ROLE_PREFILL, CONF_ROLE_DECODE };
+
+/* instances.NAME.prefill and .decode: what engines of that pool have in place of the
+ * instance's; 0 = as the instance. Enums: 0 = as the instance, else one more. */
+struct conf_pool {
+    int64_t engines, threads, step_tok, max_seqs, kv_mib;
+    struct {
+        int64_t pp, tp, ep, cp;
+        int sp, cp_method;
+    } layout;
+};
+
+/* instances.NAME, then, after all of them, their further engines as instances of their
+ * own: copies with another name (conf_is_copy). These are the replicas beyond the first,
+ * or, with mode split, all engines of both pools; the instance itself has none then
+ * (conf_is_engine). */
 struct conf_instance {
     const char *name;
     const char *model;     /* a name of models */
     const char *served_as; /* id in the API; "" = the name in the file */
-    int mode;              /* enum sched_mode */
+    int mode;              /* enum conf_mode */
+    int role;              /* enum conf_role; of a copy of a split instance */
+    struct conf_pool prefill, decode;
     int64_t step_tok, max_seqs, max_waiting, ctx, threads;
     int64_t replicas;           /* engines of this kind; of a copy too */
     int isa, backend, executor; /* as the engine's options of these names */
@@ -133,13 +152,24 @@ int conf_parse(const char *text, size_t n, const struct conf_override *over, int
                struct conf **ret, struct conf_faults *faults);
 struct conf *conf_ref(const struct conf *c);
 void conf_unref(const struct conf *c); /* NULL allowed */
-/* "main:2", the second replica of main; no name that an operator chose has a colon. */
+/* "main:2", the second replica of main, "main/decode", an engine of its decode pool: the
+ * length of the name that the operator chose, which has neither sign. */
+static inline size_t conf_name_len(const char *name)
+{
+    size_t n = 0;
+
+    while (name[n] && name[n] != ':' && name[n] != '/')
+        n++;
+    return n;
+}
 static inline bool conf_is_copy(const char *name)
 {
-    for (; *name; name++)
-        if (*name == ':')
-            return true;
-    return false;
+    return name[conf_name_len(name)] != '\0';
+}
+/* Is there an engine of this name? Not of an instance whose engines are all in pools. */
+static inline bool conf_is_engine(const struct conf_instance *i)
+{
+    return i->mode != CONF_SPLIT || i->role != CONF_ROLE_BOTH;
 }
 const struct conf_instance *conf_instance(const struct conf *c, const char *name);
 const struct conf_model *conf_model(const struct conf *c, const char *name);
@@ -157,8 +187,8 @@ int conf_diff(const struct conf *a, const struct conf *b, conf_change_fn fn, voi
 const char *conf_class_name(enum conf_class c); /* hot, drain, restart */
 
 /* The engine's options for an instance: "--model=PATH", then "--step-tok=256" for each
- * row that differs from the default, malloc'd; returns the count (at most max). The same
- * list = the same engine. */
+ * row that differs from the default, then "--role=decode" in a pool, malloc'd; returns
+ * the count (at most max). The same list = the same engine. */
 int conf_engine_args(const struct conf *c, const struct conf_instance *i, char **out,
                      int max);
 

@@ -151,8 +151,68 @@ static void auto_or_words(const struct check *k)
     }
 }
 
+static bool ends_in(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+
+    return n > m && !strcmp(s + n - m, end);
+}
+
+/* What two pools cannot have. */
+static void pools(const struct check *k, const struct conf_instance *x)
+{
+    static const char none[] = "mode split does not go with";
+    char path[160];
+
+    snprintf(path, sizeof(path), "instances.%s.mode", x->name);
+    if (x->replicas > 1)
+        FAULT(k, path,
+              "%s replicas: prefill.engines and decode.engines say how many there are",
+              none);
+    if (x->layout.automatic)
+        FAULT(k, path, "%s layout.auto: the words of each pool's layout would be right",
+              none);
+    if (x->layout.adp > 1)
+        FAULT(k, path,
+              "%s layout.adp: KV of groups is not handed over; several engines of a pool "
+              "(prefill.engines, decode.engines) would be right",
+              none);
+    if (x->executor)
+        FAULT(k, path, "%s executor null, which has no KV to hand over", none);
+}
+
+static void pool_steps(const struct check *k, const struct conf_instance *x,
+                       const char *word, const struct conf_pool *p)
+{
+    char path[160];
+
+    snprintf(path, sizeof(path), "instances.%s.%s.step_tok", x->name, word);
+    if (p->step_tok && p->step_tok < 16)
+        FAULT(k, path, "%d tokens; 16 to 65536, or 0 (as the instance), would be right",
+              (int)p->step_tok);
+}
+
+static void split(const struct check *k)
+{
+    char path[160];
+
+    for (int i = 0; i < k->c->n_instances; i++) {
+        const struct conf_instance *x = &k->c->instances[i];
+
+        snprintf(path, sizeof(path), "instances.%s", x->name);
+        if (ends_in(x->name, ".prefill") || ends_in(x->name, ".decode"))
+            FAULT(k, path, "no instance can be called so: it would be a pool of '%.*s'",
+                  (int)(strrchr(x->name, '.') - x->name), x->name);
+        pool_steps(k, x, "prefill", &x->prefill);
+        pool_steps(k, x, "decode", &x->decode);
+        if (x->mode == CONF_SPLIT)
+            pools(k, x);
+    }
+}
+
 static void (*const checks[])(const struct check *k) = {
-    must_be_given, model_is_there, one_id_each, tls_pair, slo_has_targets, auto_or_words,
+    must_be_given,   model_is_there, one_id_each, tls_pair,
+    slo_has_targets, auto_or_words,  split,
 };
 
 void conf_check(const struct conf *c, struct tree_node *root,

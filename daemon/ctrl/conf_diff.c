@@ -75,7 +75,7 @@ static void diff_name(struct diff *d, enum conf_group g, const char *a, const ch
 {
     const char *name = *(const char *const *)(a ? a : b);
 
-    if (conf_is_copy(name)) /* replicas says it */
+    if (conf_is_copy(name)) /* the instance's own rows say it */
         return;
     for (int i = 0; i < n_conf_rows; i++)
         if (conf_row_group(&conf_rows[i]) == g)
@@ -130,12 +130,18 @@ static char *engine_arg(const struct conf *c, const struct conf_instance *i,
 int conf_engine_args(const struct conf *c, const struct conf_instance *i, char **out,
                      int max)
 {
+    static const char *const roles[] = {NULL, "prefill", "decode"};
+    struct conf_instance x = *i;
     int n = 0;
 
+    if (x.mode == CONF_SPLIT) /* whatever an engine of a pool computes, it does so */
+        x.mode = CONF_CHUNKED;
     for (int k = 0; k < n_conf_rows && n < max; k++) {
-        char *arg = conf_rows[k].engine ? engine_arg(c, i, &conf_rows[k]) : NULL;
+        char *arg = conf_rows[k].engine ? engine_arg(c, &x, &conf_rows[k]) : NULL;
         if (arg)
             out[n++] = arg;
     }
+    if (roles[i->role] && n < max)
+        out[n++] = xasprintf("--role=%s", roles[i->role]);
     return n;
 }

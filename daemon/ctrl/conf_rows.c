@@ -147,8 +147,7 @@ bool conf_name_ok(const char *s, size_t n)
     return true;
 }
 
-/* The name between "instances." and ".kv.mib"; no suffix ends in another one, so there
- * is one reading at most. */
+/* The name between "instances." and ".kv.mib". */
 static bool name_of(const struct conf_row *r, const char *path, char name[64])
 {
     size_t prefix = (size_t)(strchr(r->path, '*') - r->path), n = strlen(path);
@@ -162,15 +161,26 @@ static bool name_of(const struct conf_row *r, const char *path, char name[64])
     return true;
 }
 
+/* Of several readings that with the shortest name: main with prefill.threads, no
+ * "main.prefill" with threads. */
 const struct conf_row *conf_row_of_path(const char *path, char name[64])
 {
+    const struct conf_row *best = NULL;
+    char here[64] = "";
+
     name[0] = '\0';
-    for (int i = 0; i < n_conf_rows; i++)
-        if (conf_row_group(&conf_rows[i]) == CONF_TOP
-                ? !strcmp(path, conf_rows[i].path)
-                : name_of(&conf_rows[i], path, name))
-            return &conf_rows[i];
-    return NULL;
+    for (int i = 0; i < n_conf_rows; i++) {
+        const struct conf_row *r = &conf_rows[i];
+
+        if (conf_row_group(r) == CONF_TOP) {
+            if (!strcmp(path, r->path))
+                return r;
+        } else if (name_of(r, path, here) && (!best || strlen(here) < strlen(name))) {
+            best = r;
+            memcpy(name, here, sizeof(here));
+        }
+    }
+    return best;
 }
 
 void conf_fault(struct conf_faults *f, struct conf_pos pos, const char *path,

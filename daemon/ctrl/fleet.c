@@ -8,6 +8,8 @@
  *            -> STARTS (its fresh unit) -> DONE: ready, then the old unit leaves
  *                                               or failed, then a fresh one that was to
  *                                               replace leaves and the old one goes on
+ *   slot of an engine that retires: WAITS for the others of its instance -> DONE: it
+ *          leaves, or goes on where one of them failed
  *   job    done when all its slots are; old units may drain on after that
  *
  * A unit's callbacks only ring (fleet_kick), so nothing is freed under its feet. */
@@ -175,8 +177,29 @@ static void slot_ready(struct fleet *f, struct slot *s)
     fleet_slot_done(s);
 }
 
+static void forget_admin(struct fleet *f, const char *instance);
+
+/* Its instance's new engines have the traffic, or there will be none. */
+static void slot_retire(struct fleet *f, struct slot *s)
+{
+    struct unit *u = fleet_unit(f, s->act.instance);
+
+    for (int i = 0; i < f->job.n; i++)
+        if (f->job.v[i].state != SLOT_DONE && f->job.v[i].act.kind != FLEET_RETIRE &&
+            fleet_same_instance(f->job.v[i].act.instance, s->act.instance))
+            return;
+    if (u && f->job.why.code == ERR_OK) {
+        forget_admin(f, s->act.instance);
+        u->halted = false;
+        leave(f, u, "has other engines now");
+    }
+    fleet_slot_done(s);
+}
+
 static void slot_step(struct fleet *f, struct slot *s)
 {
+    if (s->act.kind == FLEET_RETIRE) /* when all others have moved */
+        return;
     if (s->state == SLOT_WAITS) {
         if ((s->act.kind == FLEET_DRAIN_FIRST && present(f, s->act.instance)) ||
             (s->roomless && anyone_leaves(f)))
@@ -268,6 +291,9 @@ static void on_step(void *arg)
         return;
     for (int i = 0; f->job.on && i < f->job.n; i++)
         slot_step(f, &f->job.v[i]);
+    for (int i = 0; f->job.on && i < f->job.n; i++)
+        if (f->job.v[i].state == SLOT_WAITS && f->job.v[i].act.kind == FLEET_RETIRE)
+            slot_retire(f, &f->job.v[i]);
     share_cpus(f);
     if (f->job.on)
         job_done(f);
@@ -360,6 +386,9 @@ static void apply_action(struct fleet *f, const struct conf *to,
         forget_admin(f, a->instance);
         u->halted = false;
         leave(f, u, "was removed");
+        return;
+    case FLEET_RETIRE:
+        f->job.v[f->job.n++] = (struct slot){.act = *a};
         return;
     default:
         s = &f->job.v[f->job.n++];

@@ -4,9 +4,10 @@
  * fleet_plan says what would happen, purely; fleet_apply does it: hot values in place; an
  * instance whose engine would differ is started beside the old one, warmed, given the
  * traffic, and the old one drains; where both do not fit it drains first and the plan
- * says so. One unit (unit.h) an engine. Several instances divide the machine's CPUs, so
- * one more of them may replace the others' engines too. Control thread only; done comes
- * from the loop. */
+ * says so. Engines of an instance that are wanted no more (fewer replicas, another mode)
+ * end once those that are new are ready. One unit (unit.h) an engine. Several instances
+ * divide the machine's CPUs, so one more of them may replace the others' engines too.
+ * Control thread only; done comes from the loop. */
 #ifndef CTRL_FLEET_H
 #define CTRL_FLEET_H
 
@@ -50,6 +51,7 @@ enum fleet_action_kind {
     FLEET_START,       /* a new instance */
     FLEET_REPLACE,     /* new engine beside the old one */
     FLEET_DRAIN_FIRST, /* both do not fit: the old one ends before the new one starts */
+    FLEET_RETIRE,      /* ends once the other engines of its instance are ready */
     FLEET_STOP
 };
 struct fleet_action {

@@ -57,6 +57,8 @@ const struct admin_row *fleet_admin(const struct fleet *f, const char *instance)
 /* As fleet_plan, for one instance: a new engine for what runs, its kind and room. */
 void fleet_plan_new_engine(struct fleet *f, const struct unit_spec *spec,
                            struct fleet_action *a);
+/* Are both engines of one instance: main:2 and main/decode? */
+bool fleet_same_instance(const char *a, const char *b);
 /* Into the journal, where there is one. */
 void fleet_note(struct fleet *f, const char *what, const char *instance,
                 const char *result, const char *detail);

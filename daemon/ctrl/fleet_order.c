@@ -1,7 +1,8 @@
 /* daemon/ctrl/fleet_order.c - what operators order of single instances.
  *
  * An order is stored before it has an effect; one that cannot be stored has none. Start
- * and restart are jobs of one slot, as an apply has them. */
+ * and restart are jobs of one slot an engine, as an apply has them. The name of an
+ * instance whose engines are in pools means all of them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,18 +108,20 @@ static int may(const struct order *o, struct err *e)
     return 0;
 }
 
-static void start(struct order *o)
+static void start(struct order *v, int n)
 {
-    struct fleet *f = o->f;
-    struct slot *s;
+    struct fleet *f = v->f;
 
-    f->job = (struct job){.v = xcalloc(1, sizeof(*s)), .n = 1};
-    s = &f->job.v[0];
-    fleet_spec(f, o->conf, o->inst, &s->spec, s->act.refused);
-    fleet_plan_new_engine(f, &s->spec, &s->act);
-    snprintf(s->act.why, sizeof(s->act.why), "by %.60s", o->actor);
-    if (o->unit && o->unit->phase != UNIT_RUNS)
-        o->unit->halted = false; /* goes when it has ended */
+    f->job = (struct job){.v = xcalloc((size_t)n, sizeof(struct slot)), .n = n};
+    for (int i = 0; i < n; i++) {
+        struct slot *s = &f->job.v[i];
+
+        fleet_spec(f, v[i].conf, v[i].inst, &s->spec, s->act.refused);
+        fleet_plan_new_engine(f, &s->spec, &s->act);
+        snprintf(s->act.why, sizeof(s->act.why), "by %.60s", v[i].actor);
+        if (v[i].unit && v[i].unit->phase != UNIT_RUNS)
+            v[i].unit->halted = false; /* goes when it has ended */
+    }
     fleet_begin(f);
 }
 
@@ -142,23 +145,65 @@ static void stop(struct order *o)
     unit_leave(o->unit, drain_s, &why, fleet_admin(f, o->inst->name)->reason);
 }
 
+/* The engines that the order is for into v; for those of a pool that it does not concern
+ * (they run already, or do not) it is as if they were not there. */
+static int collect(struct order *v, const char *instance, struct err *e)
+{
+    const struct conf *c;
+    int n = 0;
+
+    if (find(v, instance, e) < 0)
+        return -1;
+    if (conf_is_engine(v->inst))
+        return may(v, e) < 0 ? -1 : 1;
+    c = v->conf;
+    for (int i = 0; i < c->n_instances; i++) {
+        const char *name = c->instances[i].name;
+
+        if (!conf_is_engine(&c->instances[i]) || !fleet_same_instance(name, instance))
+            continue;
+        if (n)
+            v[n] = v[0]; /* all but the engine is the same */
+        if (find(&v[n], name, e) == 0 && may(&v[n], e) == 0)
+            n++;
+    }
+    return n ? n : -1;
+}
+
+static int obey(struct order *v, int n, const char *what, struct err *e)
+{
+    struct fleet *f = v->f;
+    struct err je;
+
+    for (int i = 0; i < n; i++) {
+        const struct journal_note note = {v->actor,        v->origin, what,
+                                          v[i].inst->name, "ok",      v->reason};
+
+        if (store_word(&v[i], e) < 0)
+            return -1;
+        if (f->cfg.store && journal_note(f->cfg.store, &note, &je) < 0)
+            log_error("the journal lacks '%s': %s", what, je.msg);
+        if (v->kind == FLEET_ORDER_STOP)
+            stop(&v[i]);
+        else if (v->kind == FLEET_ORDER_DRAIN || v->kind == FLEET_ORDER_UNDRAIN)
+            unit_drain(v[i].unit, v->kind == FLEET_ORDER_DRAIN);
+    }
+    if (v->kind == FLEET_ORDER_START || v->kind == FLEET_ORDER_RESTART)
+        start(v, n);
+    fleet_kick(f);
+    return 0;
+}
+
 int fleet_order(struct fleet *f, const char *instance, enum fleet_order kind,
                 const char *actor, const char *origin, const char *reason, struct err *e)
 {
-    struct order o = {f, kind, actor, origin, reason ? reason : "", NULL, NULL, NULL};
-    const struct journal_note n = {actor, origin, names[kind], instance, "ok", o.reason};
-    struct err je;
+    struct order *v = xcalloc(CONF_MAX_NAMES, sizeof(*v));
+    int n, rc = -1;
 
-    if (find(&o, instance, e) < 0 || may(&o, e) < 0 || store_word(&o, e) < 0)
-        return -1;
-    if (f->cfg.store && journal_note(f->cfg.store, &n, &je) < 0)
-        log_error("the journal lacks '%s': %s", names[kind], je.msg);
-    if (kind == FLEET_ORDER_START || kind == FLEET_ORDER_RESTART)
-        start(&o);
-    else if (kind == FLEET_ORDER_STOP)
-        stop(&o);
-    else
-        unit_drain(o.unit, kind == FLEET_ORDER_DRAIN);
-    fleet_kick(f);
-    return 0;
+    v[0] = (struct order){f, kind, actor, origin, reason ? reason : "", NULL, NULL, NULL};
+    n = collect(v, instance, e);
+    if (n > 0)
+        rc = obey(v, n, names[kind], e);
+    free(v);
+    return rc;
 }

@@ -109,12 +109,53 @@ static uint64_t plan_wanted(struct fleet *f, const struct conf *to,
     return need;
 }
 
-static void plan_unwanted(const struct unit *u, struct fleet_action *a)
+bool fleet_same_instance(const char *a, const char *b)
 {
-    *a = (struct fleet_action){.kind = FLEET_STOP, .fits = true};
+    size_t n = conf_name_len(a);
+
+    return n == conf_name_len(b) && !strncmp(a, b, n);
+}
+
+/* Is any engine of its instance wanted? */
+static bool instance_stays(const struct conf *to, const char *engine)
+{
+    for (int i = 0; i < to->n_instances; i++)
+        if (fleet_same_instance(to->instances[i].name, engine))
+            return true;
+    return false;
+}
+
+static void plan_unwanted(const struct unit *u, const struct conf *to,
+                          struct fleet_action *a)
+{
+    bool stays = instance_stays(to, u->inst->name);
+
+    *a = (struct fleet_action){.kind = stays ? FLEET_RETIRE : FLEET_STOP, .fits = true};
     snprintf(a->instance, sizeof(a->instance), "%s", u->inst->name);
-    snprintf(a->why, sizeof(a->why), "no longer configured");
+    snprintf(a->why, sizeof(a->why),
+             stays ? "the instance has other engines" : "no longer configured");
     a->live = unit_live(u);
+}
+
+/* New engines take of what is free one after the other. Where they do not all fit beside
+ * those of their instance that leave, these leave first. */
+static void share_room(struct fleet_action *v, int n)
+{
+    uint64_t taken = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (v[i].kind == FLEET_START)
+            v[i].have = v[i].have > taken ? v[i].have - taken : 0;
+        taken += v[i].kind == FLEET_START ? v[i].need : 0;
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n && v[i].kind == FLEET_RETIRE; k++)
+            if (v[k].kind == FLEET_START && v[k].need > v[k].have &&
+                fleet_same_instance(v[i].instance, v[k].instance)) {
+                v[i].kind = FLEET_STOP;
+                snprintf(v[i].why, sizeof(v[i].why),
+                         "the instance's new engines do not fit beside it");
+            }
 }
 
 int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret, int max)
@@ -126,15 +167,19 @@ int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret,
     {
         const struct unit *u = list_entry(it, struct unit, link);
         bool stays = u->phase == UNIT_RUNS || (u->phase == UNIT_GONE && u->halted);
+        const struct conf_instance *i = conf_instance(to, u->inst->name);
 
-        if (n < max && stays && !conf_instance(to, u->inst->name))
-            plan_unwanted(u, &ret[n++]);
+        if (n < max && stays && (!i || !conf_is_engine(i)))
+            plan_unwanted(u, to, &ret[n++]);
     }
     for (int i = 0; i < to->n_instances && n < max; i++) {
+        if (!conf_is_engine(&to->instances[i]))
+            continue;
         ret[n] = (struct fleet_action){0};
         all += plan_wanted(f, to, &to->instances[i], &ret[n]);
         n++;
     }
+    share_room(ret, n);
     for (int i = 0; i < n && all > whole(f); i++)
         if (starts(&ret[i]))
             ret[i].fits = false;

@@ -36,7 +36,7 @@ void unit_spec_init(struct unit_spec *s, const struct conf *c,
 {
     const struct conf_model *m = conf_model(c, i->model);
     struct conf_instance cut = *i;
-    int at = 0;
+    int at = 0, engines = 0;
 
     *s = (struct unit_spec){.conf = conf_ref(c), .inst = i};
     s->model_path = m ? m->path : "";
@@ -53,9 +53,11 @@ void unit_spec_init(struct unit_spec *s, const struct conf *c,
     }
     capacity_layout(&cut, &s->layout);
     s->n_args = conf_engine_args(c, &cut, s->args, UNIT_ARGS);
-    while (at < c->n_instances && &c->instances[at] != i)
-        at++;
-    s->own_cpus = system_cpu_share(at, c->n_instances, &s->cpus);
+    for (int k = 0; k < c->n_instances; k++) {
+        at = &c->instances[k] == i ? engines : at;
+        engines += conf_is_engine(&c->instances[k]);
+    }
+    s->own_cpus = system_cpu_share(at, engines, &s->cpus);
 }
 
 void unit_spec_done(struct unit_spec *s)
@@ -86,7 +88,7 @@ static void on_change(void *arg, const struct conf_change *c)
 {
     struct first *f = arg;
     const char *row = NULL;
-    size_t n = strcspn(f->instance, ":"), m = strlen(f->model); /* of a copy: its own */
+    size_t n = conf_name_len(f->instance), m = strlen(f->model);
 
     if (!strncmp(c->path, "instances.", 10) && !strncmp(c->path + 10, f->instance, n) &&
         c->path[10 + n] == '.')
@@ -238,6 +240,7 @@ static void set_hot(struct unit *u)
 
 static int new_supervisor(struct unit *u, struct err *e)
 {
+    static const char *const modes[] = {"chunked", "colocated", "split"};
     const struct conf_instance *i = u->spec.inst;
     struct supervisor_cfg c = {
         .loop = u->env->loop,
@@ -250,7 +253,7 @@ static int new_supervisor(struct unit *u, struct err *e)
         .instance = i->name,
         .model_path = u->spec.model_path,
         .model_name = i->served_as,
-        .mode = i->mode == SCHED_COLOCATED ? "colocated" : "chunked",
+        .mode = modes[i->mode],
         .options = u->options,
         .layout_why = u->spec.said,
         .program = u->env->program,

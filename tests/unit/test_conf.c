@@ -38,7 +38,11 @@ static void rows_are_sound(void **st)
             if (j == n)
                 continue;
             assert_string_not_equal(a.path, b.path);
-            /* else a name with a dot in it could be read in two ways */
+            /* else a name with a dot in it could be read in two ways; no name ends in
+             * .prefill or .decode */
+            if (!strncmp(b.path, "instances.*.prefill.", 20) ||
+                !strncmp(b.path, "instances.*.decode.", 19))
+                continue;
             if (strchr(a.path, '*') && strchr(b.path, '*') && b.path[0] == a.path[0] &&
                 nb > nt && strchr(b.path, '*') + 1 + nt < b.path + nb)
                 assert_string_not_equal(b.path + nb - nt, tail);
@@ -59,17 +63,11 @@ static const struct opt_def *engine_option(const char *name)
 static void rows_are_the_options(void **st)
 {
     static const char *const pair[][2] = {
-        {"instances.*.step_tok", "step-tok"},
-        {"instances.*.max_seqs", "max-seqs"},
-        {"instances.*.max_waiting", "max-waiting"},
-        {"instances.*.ctx", "ctx"},
-        {"instances.*.threads", "threads"},
-        {"instances.*.mode", "mode"},
-        {"instances.*.isa", "isa"},
-        {"instances.*.backend", "backend"},
-        {"instances.*.executor", "executor"},
-        {"instances.*.kv.mib", "kv-mib"},
-        {"instances.*.kv.type", "kv-type"},
+        {"instances.*.step_tok", "step-tok"},       {"instances.*.max_seqs", "max-seqs"},
+        {"instances.*.max_waiting", "max-waiting"}, {"instances.*.ctx", "ctx"},
+        {"instances.*.threads", "threads"},         {"instances.*.isa", "isa"},
+        {"instances.*.backend", "backend"},         {"instances.*.executor", "executor"},
+        {"instances.*.kv.mib", "kv-mib"},           {"instances.*.kv.type", "kv-type"},
     };
     struct conf_row_doc r;
     char range[80];
@@ -393,7 +391,101 @@ static void replicas(void **st)
         "instances: {a: {model: m, replicas: 30},\n"
         "  b: {model: n, replicas: 30}, c: {model: o, replicas: 5}}";
     assert_int_equal(conf_parse(many, strlen(many), NULL, 0, &none, &f), -1);
-    assert_non_null(strstr(f.v[0].msg, "65 engines with all replicas; at most 64"));
+    assert_non_null(
+        strstr(f.v[0].msg, "65 engines with all replicas and pools; at most 64"));
+}
+
+static const char split_text[] =
+    "models: {m: {path: /m}, n: {path: /n}}\n"
+    "instances:\n"
+    "  a:\n"
+    "    model: m\n"
+    "    mode: split\n"
+    "    threads: 3\n"
+    "    layout: {tp: 2, cp_method: usp}\n"
+    "    prefill: {engines: 2, step_tok: 1024, layout: {tp: 4, sp: true}}\n"
+    "    decode: {threads: 1, kv: {mib: 64}, layout: {cp_method: ulysses}}\n"
+    "  b: {model: n}\n";
+
+/* Engines of both pools stand behind all that was written; the instance has none. */
+static void two_pools(void **st)
+{
+    static const char *const names[] = {"a", "b", "a/prefill", "a/prefill:2", "a/decode"};
+    struct conf *c = parse(split_text);
+    const struct conf_instance *p = conf_instance(c, "a/prefill:2"),
+                               *d = conf_instance(c, "a/decode");
+    char *args[32];
+    int n;
+
+    (void)st;
+    assert_int_equal(c->n_instances, 5);
+    for (int i = 0; i < 5; i++) {
+        assert_string_equal(c->instances[i].name, names[i]);
+        assert_int_equal(conf_is_engine(&c->instances[i]), i != 0);
+        assert_int_equal(conf_is_copy(names[i]), i > 1);
+    }
+    assert_int_equal(p->role, CONF_ROLE_PREFILL);
+    assert_int_equal(p->threads, 3);
+    assert_int_equal(p->step_tok, 1024);
+    assert_int_equal(p->layout.tp, 4);
+    assert_true(p->layout.sp);
+    assert_int_equal(p->layout.cp_method, 4);
+    assert_int_equal(d->role, CONF_ROLE_DECODE);
+    assert_int_equal(d->threads, 1);
+    assert_int_equal(d->step_tok, 512);
+    assert_int_equal(d->kv.mib, 64);
+    assert_int_equal(d->layout.tp, 2);
+    assert_int_equal(d->layout.cp_method, 3);
+    assert_false(d->layout.sp);
+    n = conf_engine_args(c, d, args, 32);
+    assert_string_equal(args[n - 1], "--role=decode");
+    for (int i = 0; i < n; i++) {
+        assert_null(strstr(args[i], "--mode="));
+        free(args[i]);
+    }
+    conf_unref(c);
+}
+
+/* instances.a.prefill.step_tok is of a, not of an instance a.prefill. */
+static void paths_of_pools(void **st)
+{
+    static const struct conf_override over[] = {{"instances.b.c.decode.step_tok", "64"},
+                                                {"instances.b.c.decode.layout.tp", "2"}};
+    struct conf *c = parse_over("models: {m: {path: /m}}\n"
+                                "instances: {b.c: {model: m, mode: split}}\n",
+                                over, 2);
+
+    (void)st;
+    assert_int_equal(c->n_instances, 3);
+    assert_int_equal(conf_instance(c, "b.c/decode")->step_tok, 64);
+    assert_int_equal(conf_instance(c, "b.c/decode")->layout.tp, 2);
+    assert_int_equal(conf_instance(c, "b.c/prefill")->step_tok, 512);
+    conf_unref(c);
+}
+
+static void refuse(const char *words, const char *why)
+{
+    char text[512];
+    struct conf_faults f;
+    struct conf *c;
+
+    snprintf(text, sizeof(text), "models: {m: {path: /m}}\ninstances: {%s}\n", words);
+    assert_int_equal(conf_parse(text, strlen(text), NULL, 0, &c, &f), -1);
+    if (!strstr(f.v[0].msg, why))
+        fail_msg("'%s' says: %s", words, f.v[0].msg);
+}
+
+static void pools_that_cannot_be(void **st)
+{
+    (void)st;
+    refuse("a: {model: m, mode: split, replicas: 2}", "does not go with replicas");
+    refuse("a: {model: m, mode: split, layout: {auto: true}}", "with layout.auto");
+    refuse("a: {model: m, mode: split, layout: {adp: 2}}", "with layout.adp");
+    refuse("a: {model: m, mode: split, executor: null}", "with executor null");
+    refuse("a: {model: m, decode: {step_tok: 8}}", "8 tokens; 16 to 65536");
+    refuse("a.decode: {model: m}", "it would be a pool of 'a'");
+    refuse("a: {model: m, mode: split, prefill: {engines: 32}, decode: {engines: 32}}",
+           "64 engines with all replicas and pools; at most 63");
 }
 
 static void note(void *arg, const struct conf_change *c)
@@ -470,7 +562,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(each_fault),     cmocka_unit_test(all_faults),
     cmocka_unit_test(limits),         cmocka_unit_test(overrides),
     cmocka_unit_test(replicas),       cmocka_unit_test(differences),
-    cmocka_unit_test(engine_args),
+    cmocka_unit_test(engine_args),    cmocka_unit_test(two_pools),
+    cmocka_unit_test(paths_of_pools), cmocka_unit_test(pools_that_cannot_be),
 };
 
 TEST_MAIN("conf", tests)

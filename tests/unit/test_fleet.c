@@ -529,6 +529,109 @@ static void two_instances_of_two_models(void **state)
     assert_string_equal(s[0].name, "one");
 }
 
+static void order(struct fix *f, enum fleet_order o)
+{
+    struct err e;
+
+    if (fleet_order(f->f, "one", o, "uid 0", "", "test", &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+static const char *name_of(const struct fleet_action *a, int n,
+                           enum fleet_action_kind kind)
+{
+    for (int i = 0; i < n; i++)
+        if (a[i].kind == kind)
+            return a[i].instance;
+    return "none";
+}
+
+#define SPLIT                                                                            \
+    "    mode: split\n"                                                                  \
+    "    prefill: {engines: 2}\n"
+
+/* From one engine to two pools: the old one goes on until all new ones are ready. */
+static void pools_in_place_of_one(void **state)
+{
+    struct fix *f = *state;
+    struct instance_status s[8];
+    struct fleet_action act[8];
+    struct seen a = {0};
+    struct err e;
+    int n, ready = 0;
+    uint64_t id;
+
+    apply(f, one("/fake/hold", ""));
+    id = ask(f, "alpha", &a);
+    UNTIL(f, a.tokens);
+    n = plan(f, one("/fake/hold", SPLIT), act);
+    assert_int_equal(n, 4);
+    assert_string_equal(name_of(act, n, FLEET_RETIRE), "one");
+    assert_string_equal(name_of(act, n, FLEET_START), "one/prefill");
+    apply(f, one("/fake/hold", SPLIT));
+    assert_int_equal(instances(f, s), 4); /* the request holds the old one */
+    for (int i = 0; i < 4; i++)
+        ready += s[i].state == INSTANCE_READY && !strcmp(s[i].mode, "split");
+    assert_int_equal(ready, 3);
+    assert_int_equal(first(f).state, INSTANCE_DRAINING);
+    if (a.finishes)
+        fail_msg("finished: reason %d, error '%s'", a.reason, a.msg);
+    router_cancel(f->r, id);
+    UNTIL(f, instances(f, s) == 3);
+    assert_int_equal(a.reason, FINISH_ABORT);
+    /* and back */
+    apply(f, one("/fake/hold", ""));
+    UNTIL(f, instances(f, s) == 1);
+    assert_string_equal(s[0].name, "one");
+    assert_int_equal(router_ready(f->r, &e), 0);
+}
+
+/* Both pools count; where they do not fit beside the old engine it goes first. */
+static void pools_need_room(void **state)
+{
+    struct fix *f = *state;
+    struct fleet_action act[8];
+    struct instance_status s[8];
+    int n;
+
+    need_mib = 30; /* of 100 */
+    apply(f, one("/fake/echo", ""));
+    n = plan(f, one("/fake/echo", SPLIT), act);
+    assert_int_equal(n, 4);
+    assert_string_equal(name_of(act, n, FLEET_STOP), "one");
+    for (int i = 0; i < n; i++)
+        assert_true(act[i].fits);
+    apply(f, one("/fake/echo", SPLIT));
+    UNTIL(f, instances(f, s) == 3);
+    need_mib = 40;
+    n = plan(f, one("/fake/echo", SPLIT "    ctx: 32\n"), act);
+    for (int i = 0; i < n; i++)
+        assert_false(act[i].fits);
+}
+
+static void orders_for_both_pools(void **state)
+{
+    struct fix *f = *state;
+    struct instance_status s[8];
+    struct err e;
+
+    apply(f, one("/fake/echo", SPLIT));
+    order(f, FLEET_ORDER_DRAIN);
+    instances(f, s);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(s[i].state, INSTANCE_DRAINING);
+    assert_int_equal(
+        fleet_order(f->f, "one/decode", FLEET_ORDER_UNDRAIN, "u", "", "", &e), 0);
+    instances(f, s);
+    assert_int_equal(s[0].state, INSTANCE_DRAINING);
+    assert_int_equal(s[2].state, INSTANCE_READY);
+    order(f, FLEET_ORDER_STOP);
+    assert_int_equal(fleet_order(f->f, "one", FLEET_ORDER_STOP, "u", "", "", &e), -1);
+    assert_string_equal(e.msg, "instance 'one/decode' does not run");
+    order(f, FLEET_ORDER_START);
+    UNTIL(f, f->ready == 6);
+}
+
 static void cpus_are_divided(void **state)
 {
     cpu_set_t ours, share, all;
@@ -554,14 +657,6 @@ static void cpus_are_divided(void **state)
 }
 
 /* ---- operators ---- */
-
-static void order(struct fix *f, enum fleet_order o)
-{
-    struct err e;
-
-    if (fleet_order(f->f, "one", o, "uid 0", "", "test", &e) < 0)
-        fail_msg("%s", e.msg);
-}
 
 static void again(struct fix *f)
 {
@@ -685,6 +780,9 @@ static const struct CMUnitTest tests[] = {
     T(failed_start_tells_and_the_old_one_goes_on),
     T(failed_first_start_tries_on),
     T(failed_after_drain_first_comes_back),
+    T(pools_in_place_of_one),
+    T(pools_need_room),
+    T(orders_for_both_pools),
     T(the_drain_has_an_end),
     T(two_instances_of_two_models),
     T(cpus_are_divided),
