@@ -12,6 +12,7 @@
 struct buf;
 struct err;
 struct graph;
+struct paths;
 
 enum { TOPO_BYTES_MAX = 4 << 20 };
 
@@ -30,7 +31,8 @@ int topo_from_hwloc(const char *bytes, size_t n, const char *name, const char *g
 int topo_from_smi(const char *bytes, size_t n, const char *name, const char *gpu,
                   struct graph **ret, struct err *e);
 
-void topo_to_json(const struct graph *g, struct buf *b);
+/* p, of g, or NULL: with it also what was measured between devices. */
+void topo_to_json(const struct graph *g, const struct paths *p, struct buf *b);
 /* XML that NCCL accepts through NCCL_TOPO_FILE. A rack of CPU devices, or one whose GPUs
  * have no known PCI address, has no such form: an error says so. */
 int topo_to_nccl(const struct graph *g, struct buf *b, struct err *e);

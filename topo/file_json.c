@@ -3,6 +3,7 @@
  * {"format":"llmrack-rack","version":1,"source":..,"emulated":..,
  *  "nodes":[{"kind":"host","name":"host0"},{"kind":"numa","name":"numa0","parent":0},..],
  *  "links":[{"a":3,"b":5,"kind":"nvlink","width":18,"nominal":{"v":4.5e11,..}},..],
+ *  "pairs":[{"a":3,"b":5,"bps":..,"spread":..,"latency_us":..,"at_ms":..},..],
  *  "warnings":[..]}
  *
  * Nodes refer to each other by their place in the list, parents first, so that a cycle
@@ -19,6 +20,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "topo/graph.h"
+#include "topo/path.h"
 
 #define FORMAT "llmrack-rack"
 
@@ -118,7 +120,42 @@ static void put_link(struct jw *w, const struct link *l)
     jw_obj_end(w);
 }
 
-void topo_to_json(const struct graph *g, struct buf *b)
+static void put_pair(struct jw *w, const struct graph_pair *m)
+{
+    jw_obj(w);
+    jw_kint(w, "a", m->a);
+    jw_kint(w, "b", m->b);
+    jw_knum(w, "bps", m->bps);
+    jw_knum(w, "spread", m->spread);
+    jw_knum(w, "latency_us", m->latency_us);
+    jw_kint(w, "at_ms", m->at_ms);
+    jw_obj_end(w);
+}
+
+/* What was measured since the graph was read is newer than what it has. */
+static void put_pairs(struct jw *w, const struct graph *g, const struct paths *p)
+{
+    const struct graph_pair *m;
+    const int *dev;
+    int n = p ? graph_devices(g, &dev) : graph_pairs(g, &m);
+
+    if (p ? paths_measured(p) == 0 : n == 0)
+        return;
+    jw_key(w, "pairs");
+    jw_arr(w);
+    for (int i = 0; !p && i < n; i++)
+        put_pair(w, &m[i]);
+    for (int i = 0; p && i < n; i++)
+        for (int k = i + 1; k < n; k++) {
+            const struct path *x = paths_get(p, dev[i], dev[k]);
+            if (x && x->measured_ms > 0)
+                put_pair(w, &(struct graph_pair){dev[i], dev[k], x->bps, x->spread,
+                                                 x->latency_us, x->measured_ms});
+        }
+    jw_arr_end(w);
+}
+
+void topo_to_json(const struct graph *g, const struct paths *p, struct buf *b)
 {
     struct jw w;
 
@@ -138,6 +175,7 @@ void topo_to_json(const struct graph *g, struct buf *b)
     for (int i = 0; i < graph_n_links(g); i++)
         put_link(&w, graph_link(g, i));
     jw_arr_end(&w);
+    put_pairs(&w, g, p);
     jw_key(&w, "warnings");
     jw_arr(&w);
     for (int i = 0; i < graph_n_warnings(g); i++)
@@ -361,6 +399,40 @@ static int get_links(json_t *list, struct graph_builder *b, struct err *e)
     return 0;
 }
 
+static int get_pair(json_t *o, struct graph_pair *m, struct err *e)
+{
+    static const char *const keys[] = {"a",          "b",     "bps", "spread",
+                                       "latency_us", "at_ms", NULL};
+    int64_t a = -1, b = -1;
+
+    if (!json_is_object(o))
+        return err_set(e, ERR_INVALID, "not an object");
+    if (known_only(o, keys, e) < 0 || js_get_int(o, "a", 0, INT32_MAX, &a, e) < 0 ||
+        js_get_int(o, "b", 0, INT32_MAX, &b, e) < 0 ||
+        js_get_num(o, "bps", 0, 1e18, &m->bps, e) < 0 ||
+        js_get_num(o, "spread", 0, 1e9, &m->spread, e) < 0 ||
+        js_get_num(o, "latency_us", 0, 1e12, &m->latency_us, e) < 0 ||
+        js_get_int(o, "at_ms", 1, INT64_MAX, &m->at_ms, e) < 0)
+        return -1;
+    m->a = (int)a;
+    m->b = (int)b;
+    return 0;
+}
+
+static int get_pairs(json_t *doc, struct graph_builder *b, struct err *e)
+{
+    json_t *list = json_object_get(doc, "pairs");
+
+    if (list && !json_is_array(list))
+        return err_param(e, ERR_INVALID, "pairs", "'pairs' must be a list");
+    for (size_t i = 0; list && i < json_array_size(list); i++) {
+        struct graph_pair m = {0};
+        if (get_pair(json_array_get(list, i), &m, e) < 0 || graph_add_pair(b, &m, e) < 0)
+            return err_wrap(e, "pair %zu", i);
+    }
+    return 0;
+}
+
 static int get_warnings(json_t *doc, struct graph_builder *b, struct err *e)
 {
     json_t *list = json_object_get(doc, "warnings");
@@ -379,8 +451,9 @@ static int get_warnings(json_t *doc, struct graph_builder *b, struct err *e)
 static int read_doc(json_t *doc, struct graph_builder *b, const char **ret_source,
                     struct err *e)
 {
-    static const char *const keys[] = {"format", "version", "source",   "emulated",
-                                       "nodes",  "links",   "warnings", NULL};
+    static const char *const keys[] = {"format",   "version",  "source",
+                                       "emulated", "nodes",    "links",
+                                       "pairs",    "warnings", NULL};
     const char *format = "";
     int64_t version = 0;
     json_t *nodes, *links;
@@ -398,7 +471,8 @@ static int read_doc(json_t *doc, struct graph_builder *b, const char **ret_sourc
         js_get_str(doc, "source", ret_source, NULL, e) < 0 ||
         get_list(doc, "nodes", &nodes, e) < 0 || get_list(doc, "links", &links, e) < 0)
         return -1;
-    if (get_nodes(nodes, b, e) < 0 || get_links(links, b, e) < 0)
+    if (get_nodes(nodes, b, e) < 0 || get_links(links, b, e) < 0 ||
+        get_pairs(doc, b, e) < 0)
         return -1;
     return get_warnings(doc, b, e);
 }

@@ -35,7 +35,9 @@ struct graph {
     struct node *nodes;
     struct link *links;
     int *depth;
+    struct graph_pair *pairs;
     char **warnings;
+    int n_pairs, cap_pairs;
     int n_nodes, n_links, n_warnings, warnings_left_out;
     int cap_nodes, cap_links;
     int *at, *at_first; /* link indices by node: at[at_first[i] .. at_first[i + 1]) */
@@ -99,6 +101,7 @@ static void graph_done(struct graph *g)
     for (int i = 0; i < g->n_warnings; i++)
         free(g->warnings[i]);
     free(g->warnings);
+    free(g->pairs);
     free(g->nodes);
     free(g->links);
     free(g->depth);
@@ -267,6 +270,29 @@ static bool ends_ok(const struct node *a, const struct node *b, enum link_kind k
     default:
         return false;
     }
+}
+
+int graph_add_pair(struct graph_builder *b, const struct graph_pair *p, struct err *e)
+{
+    struct graph *g = &b->g;
+
+    if (g->n_pairs >= LINKS_MAX)
+        return err_set(e, ERR_TOOBIG, "more than %d measured pairs", LINKS_MAX);
+    if (p->a < 0 || p->a >= g->n_nodes || p->b < 0 || p->b >= g->n_nodes || p->a == p->b)
+        return err_set(e, ERR_INVALID, "a measured pair of nodes %d and %d, of %d nodes",
+                       p->a, p->b, g->n_nodes);
+    if (!isfinite(p->bps) || p->bps <= 0 || !isfinite(p->spread) || p->spread < 0 ||
+        !isfinite(p->latency_us) || p->latency_us < 0 || p->at_ms < 1)
+        return err_set(e, ERR_RANGE,
+                       "the measured pair '%s' and '%s' needs a rate over 0, a date, and "
+                       "spread and latency of 0 or more",
+                       g->nodes[p->a].name, g->nodes[p->b].name);
+    if (g->n_pairs == g->cap_pairs) {
+        g->cap_pairs = g->cap_pairs ? 2 * g->cap_pairs : 64;
+        g->pairs = xrealloc(g->pairs, (size_t)g->cap_pairs * sizeof(*g->pairs));
+    }
+    g->pairs[g->n_pairs++] = *p;
+    return 0;
 }
 
 int graph_add_link(struct graph_builder *b, const struct link *l, struct err *e)
@@ -529,6 +555,12 @@ int graph_n_nodes(const struct graph *g) { return g->n_nodes; }
 const struct node *graph_node(const struct graph *g, int id) { return &g->nodes[id]; }
 int graph_n_links(const struct graph *g) { return g->n_links; }
 const struct link *graph_link(const struct graph *g, int i) { return &g->links[i]; }
+int graph_pairs(const struct graph *g, const struct graph_pair **ret)
+{
+    *ret = g->pairs;
+    return g->n_pairs;
+}
+
 int graph_n_warnings(const struct graph *g) { return g->n_warnings; }
 const char *graph_warning(const struct graph *g, int i) { return g->warnings[i]; }
 

@@ -113,12 +113,20 @@ struct link {
     enum health health;
 };
 
+/* What copies between two devices really reach, as once measured (Unix ms). */
+struct graph_pair {
+    int a, b;                       /* node ids */
+    double bps, spread, latency_us; /* bytes/s one way; (max - min) / median */
+    int64_t at_ms;
+};
+
 struct graph_builder *graph_builder_new(void);
 void graph_builder_free(struct graph_builder *b);
 /* Copies *n; returns its id. name/kind/parent/host must be set; id is ignored. */
 int graph_add_node(struct graph_builder *b, const struct node *n,
                    struct err *e); /* or -1 */
 int graph_add_link(struct graph_builder *b, const struct link *l, struct err *e);
+int graph_add_pair(struct graph_builder *b, const struct graph_pair *p, struct err *e);
 /* A sentence to be shown as a finding (a fallback taken, an attribute missing). */
 void graph_warn(struct graph_builder *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
@@ -133,6 +141,7 @@ int graph_n_nodes(const struct graph *g);
 const struct node *graph_node(const struct graph *g, int id);
 int graph_n_links(const struct graph *g);
 const struct link *graph_link(const struct graph *g, int i);
+int graph_pairs(const struct graph *g, const struct graph_pair **ret); /* count */
 /* Links at a node: returns the count, *ret borrowed array of link indices. */
 int graph_links_at(const struct graph *g, int node, const int **ret);
 /* Devices in stable order (host, then PCI address or number): ids, count. A GPU that is

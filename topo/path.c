@@ -481,11 +481,24 @@ int paths_new(const struct graph *g, struct paths **ret, struct err *e)
                 path_net(p, i, k, x);
             p->p[(size_t)k * p->n + i] = *x;
         }
+    const struct graph_pair *m;
+    int n = graph_pairs(g, &m);
+    paths_measure(p, m, n);
     *ret = p;
     return 0;
 }
 
-int paths_measure(struct paths *p, const struct path_measured *m, int n)
+int paths_measured(const struct paths *p)
+{
+    int n = 0;
+
+    for (int i = 0; i < p->n; i++)
+        for (int k = i + 1; k < p->n; k++)
+            n += p->p[(size_t)i * p->n + k].measured_ms > 0;
+    return n;
+}
+
+int paths_measure(struct paths *p, const struct graph_pair *m, int n)
 {
     int taken = 0;
 

@@ -9,6 +9,7 @@
 
 struct err;
 struct graph;
+struct graph_pair;
 struct paths;
 
 #define PATH_CLASS_MAP(X)                                                                \
@@ -41,17 +42,15 @@ struct path {
     int64_t measured_ms; /* and when, Unix ms; of a group the oldest; 0 unknown */
 };
 
+/* What the graph has as measured pairs is laid over its links. */
 int paths_new(const struct graph *g, struct paths **ret, struct err *e);
 void paths_free(struct paths *p);
 /* What copies between two devices really reach, instead of what their links say. Only
  * before the paths are shared. Pairs that are no ends are passed over; the count of those
  * that were taken. */
-struct path_measured {
-    int a, b; /* node ids */
-    double bps, spread, latency_us;
-    int64_t at_ms;
-};
-int paths_measure(struct paths *p, const struct path_measured *m, int n);
+int paths_measure(struct paths *p, const struct graph_pair *m, int n);
+/* Pairs whose figure was measured as such. */
+int paths_measured(const struct paths *p);
 /* Between two devices or NICs by node id. */
 const struct path *paths_get(const struct paths *p, int a, int b);
 /* Of a group of n devices in ring order: the worst neighbour pair (ring) or pair (all).

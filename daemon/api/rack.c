@@ -159,7 +159,7 @@ void control_record(struct conn *c)
     if (!v)
         return;
     buf_init(&b, 0);
-    topo_to_json(v->graph, &b);
+    topo_to_json(v->graph, v->paths, &b);
     conn_answer(c, 200, "application/json", &b);
     buf_done(&b);
     domain_put(v);

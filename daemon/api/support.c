@@ -100,7 +100,7 @@ static void put_rack(struct conn *c, struct jw *w)
 
     buf_init(&json, 0);
     if (v)
-        topo_to_json(v->graph, &json);
+        topo_to_json(v->graph, v->paths, &json);
     jw_key(w, "rack");
     jw_raw(w, v ? json.p : "null");
     jw_key(w, "findings");

@@ -27,21 +27,21 @@ int domain_read_figures(struct domain *d, struct err *e)
 
 int domain_lay_figures(const struct domain *d, const struct graph *g, struct paths *p)
 {
-    struct path_measured *m = xcalloc((size_t)d->n_figures + 1, sizeof(*m));
+    struct graph_pair *m = xcalloc((size_t)d->n_figures + 1, sizeof(*m));
     int n = 0;
 
     for (int i = 0; i < d->n_figures; i++) {
         const struct measurement_row *f = &d->figures[i];
-        m[n] = (struct path_measured){.bps = f->bytes_per_s,
+        m[n] = (struct graph_pair){.bps = f->bytes_per_s,
                                       .spread = f->spread,
                                       .latency_us = f->latency_s * 1e6,
                                       .at_ms = f->at_ms};
         if (domain_find(g, f->a, &m[n].a) == 1 && domain_find(g, f->b, &m[n].b) == 1)
             n++;
     }
-    n = paths_measure(p, m, n);
+    paths_measure(p, m, n);
     free(m);
-    return n;
+    return paths_measured(p);
 }
 
 /* ---- measuring ---- */

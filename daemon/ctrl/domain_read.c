@@ -165,7 +165,7 @@ static char *json_of(const struct graph *g)
     struct buf json;
 
     buf_init(&json, 0);
-    topo_to_json(g, &json);
+    topo_to_json(g, NULL, &json);
     return json.p;
 }
 

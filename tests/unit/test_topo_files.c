@@ -3,6 +3,7 @@
 #include "tests/topo_help.h"
 
 #include "base/mem.h"
+#include "topo/rack.h"
 
 struct want {
     const char *file;
@@ -94,10 +95,10 @@ static void check_json(const struct graph *g)
 
     buf_init(&a, 0);
     buf_init(&b, 0);
-    topo_to_json(g, &a);
+    topo_to_json(g, NULL, &a);
     if (topo_load(a.p, a.len, "again", NULL, &back, &e) < 0)
         fail_msg("%s", e.msg);
-    topo_to_json(back, &b);
+    topo_to_json(back, NULL, &b);
     assert_string_equal(a.p, b.p);
     assert_int_equal(graph_diff(g, back, tell_diff, NULL), 0);
     graph_free(back);
@@ -287,6 +288,50 @@ static void test_two_trays(void **state)
 #define HEAD "{\"format\":\"llmrack-rack\",\"version\":1,"
 #define NODES(n) HEAD "\"links\":[],\"nodes\":[{\"kind\":\"host\",\"name\":\"h\"}," n "]}"
 
+/* Measured pairs go along, and paths say them again. */
+static void test_measured_pairs(void **state)
+{
+    const int *dev;
+    const struct path *x;
+    struct graph *g, *back = NULL;
+    struct paths *p, *q;
+    struct err e = {0};
+    struct buf a, b;
+
+    (void)state;
+    assert_int_equal(rack_build("cpu:4", 64e9, &g, &e), 0);
+    assert_int_equal(paths_new(g, &p, &e), 0);
+    assert_int_equal(graph_devices(g, &dev), 4);
+    struct graph_pair m = {dev[0], dev[3], 5e9, 0.25, 1.5, 1700000000000};
+    assert_int_equal(paths_measure(p, &m, 1), 1);
+    buf_init(&a, 0);
+    topo_to_json(g, p, &a);
+    if (topo_load(a.p, a.len, "again", NULL, &back, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(paths_new(back, &q, &e), 0);
+    assert_int_equal(paths_measured(q), 1);
+    assert_int_equal(graph_devices(back, &dev), 4);
+    x = paths_get(q, dev[3], dev[0]);
+    assert_true(x->measured && x->bps == 5e9 && x->spread == 0.25 &&
+                x->latency_us == 1.5);
+    assert_int_equal(x->measured_ms, 1700000000000);
+    assert_false(paths_get(q, dev[0], dev[1])->measured);
+    buf_init(&b, 0);
+    topo_to_json(back, NULL, &b);
+    assert_non_null(strstr(b.p, "\"pairs\":[{"));
+    char *at = strstr(a.p, "\"at_ms\":"); /* one that cannot be is named */
+    memcpy(at, "\"at_ms\":-", 9);
+    graph_free(back);
+    back = NULL;
+    assert_int_equal(topo_load(a.p, a.len, "again", NULL, &back, &e), -1);
+    assert_non_null(strstr(e.msg, "pair 0"));
+    paths_free(q);
+    paths_free(p);
+    graph_free(g);
+    buf_done(&a);
+    buf_done(&b);
+}
+
 static void test_json_refused(void **state)
 {
     static const struct {
@@ -372,11 +417,11 @@ static void test_no_memory(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_loads),     cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_none_left_out),  cmocka_unit_test(test_completed),
-        cmocka_unit_test(test_two_trays),      cmocka_unit_test(test_matrix_comes_back),
-        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_json_refused),
-        cmocka_unit_test(test_json_too_large),
+        cmocka_unit_test(test_measured_pairs),    cmocka_unit_test(test_each_loads),
+        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_none_left_out),
+        cmocka_unit_test(test_completed),         cmocka_unit_test(test_two_trays),
+        cmocka_unit_test(test_matrix_comes_back), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_json_refused),      cmocka_unit_test(test_json_too_large),
     };
     return test_main(argc, argv, "topo_files", tests, sizeof(tests) / sizeof(tests[0]));
 }
