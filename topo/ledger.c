@@ -124,6 +124,25 @@ static double round_up(double bytes, double page)
     return page > 0 ? ceil(bytes / page) * page : bytes;
 }
 
+/* What the heads of a tp rank take at attention, in elements of a row: q on its way to
+ * the ranks of its heads and as it attends, K and V, the values, and what goes home. */
+struct heads_row {
+    double way, q, kv, values, home;
+};
+
+static struct heads_row heads_row(const struct shapes *s, const struct layout *l, int u)
+{
+    double n = 1.0 * s->n_head / l->tp, each = s->head_dim;
+    double latent = s->kv_lora + s->rope_dim;
+
+    if (!s->kv_lora)
+        return (struct heads_row){n * each, n * each,
+                                  2 * fmax(shapes_kv_heads(s, l->tp) / u, 1) * each,
+                                  n * each, n * each};
+    return (struct heads_row){n * (s->nope_dim + s->rope_dim), n * latent, latent,
+                              n * s->kv_lora, n * s->v_dim};
+}
+
 /* What ranks that share rows hold for a layer's attention (forward_cp.c): rows for the
  * heads of others and back; parts of all R ranks, q of all, and blocks of KV that come,
  * in f32 and as KV is. */
@@ -132,17 +151,15 @@ static double cp_buffers(const struct shapes *s, const struct layout *l,
                          int n_layer)
 {
     int u = layout_cp_heads(l), r = l->cp / u;
-    double q = 1.0 * s->n_head / l->tp * s->head_dim, b = a->budget, f = 0, kv;
+    struct heads_row w = heads_row(s, l, u);
+    double b = a->budget, f = outs * 2 * fmax(s->hidden, w.home);
 
     if (l->cp == 1)
         return 0;
-    kv = fmax(shapes_kv_heads(s, l->tp) / u, 1) * s->head_dim;
-    f = outs * 2 * fmax(s->hidden, q);
-    q /= u;
     if (u > 1)
-        f += 2 * b * (q + 2 * kv) + 2 * b * q;
+        f += 2 * b * (w.way / u + w.kv) + 2 * b * w.home / u;
     if (r > 1)
-        f += (r + 1) * b * (q + 2.0 * s->n_head / l->tp / u) + 2 * b * q;
+        f += (r + 1) * b * (w.values + 2.0 * s->n_head / l->tp) / u + 2 * b * w.q / u;
     return 4 * f +
            (r > 1 ? g->kv_all / n_layer * (l->cp_method == CP_GATHER ? 1 + r : 2) : 0);
 }

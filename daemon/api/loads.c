@@ -119,7 +119,7 @@ static void put_rack(struct conn *c, struct jw *w)
 
     buf_init(&b, 0);
     if (v) {
-        topo_to_json(v->graph, &b);
+        topo_to_json(v->graph, NULL, &b);
         sha256_hex(b.p ? b.p : "", b.len, hash);
         hash[HASH_SHOWN] = '\0';
     }
