@@ -194,7 +194,18 @@ static void add_try(struct tries *t, const struct load_seen *v, int n)
     t->runs++;
 }
 
-/* One run at this rate, added to the tries. */
+/* Only those that ended, in their order. */
+static int ended_ones(struct load_seen *v, int n)
+{
+    int kept = 0;
+
+    for (int i = 0; i < n; i++)
+        if (v[i].end != LOAD_CUT && v[i].end != LOAD_PENDING)
+            v[kept++] = v[i];
+    return kept;
+}
+
+/* One run at this rate, added to the tries. After Ctrl-C: what had ended of it. */
 static int one_run(struct load_run *r, double rate, struct tries *t, struct err *e)
 {
     const struct load_plan *p = r->plan;
@@ -214,7 +225,9 @@ static int one_run(struct load_run *r, double rate, struct tries *t, struct err 
     s.progress = on_progress;
     s.arg = &told;
     rc = load_send(&s, req, n, seen, &come, e);
-    if (rc == 0)
+    if (rc < 0) /* what we ended is nobody's fault: it does not count */
+        come = ended_ones(seen, come);
+    if (come)
         add_try(t, seen, come);
     free(req);
     free(seen);
@@ -257,9 +270,14 @@ static int search(struct load_run *r, struct load_search *s, struct err *e)
             at = rate;
         }
         rc = one_run(r, rate, &t, e);
-        if (rc < 0)
+        if (rc < 0 && !t.n)
             break;
         judge(r, rate, &t, &p);
+        if (rc < 0) { /* stopped: shown, but no verdict */
+            p.pass = p.sure = false;
+            add_point(r, &p);
+            break;
+        }
         load_search_told(s, p.pass, p.sure);
         if (s->done || load_search_rate(s) != rate) {
             add_point(r, &p);

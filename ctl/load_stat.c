@@ -9,6 +9,8 @@
 
 enum { SLOPE_MIN_N = 20 };
 
+/* Of the requests that come, so many stay behind where the queue grows. */
+static const double GROWN = 0.10, GROWN_LEAST = 4;
 static const double z95 = 1.959964, z99 = 2.575829;
 
 double load_tpot_ms(const struct load_seen *s)
@@ -84,9 +86,9 @@ static struct load_pct percentiles(double *v, int n)
 
 /* ---- does the queue grow? ---- */
 
-/* y over x by least squares: is the slope surely above 0, and the rise over all of x more
- * than half of y's mean? */
-static bool rises(const double *x, const double *y, int n)
+/* y over x by least squares: is the slope surely above 0, and the rise over all of x at
+ * least so much? */
+static bool rises(const double *x, const double *y, int n, double least)
 {
     double mx = 0, my = 0, sxx = 0, sxy = 0, sse = 0, slope, err;
 
@@ -107,7 +109,7 @@ static bool rises(const double *x, const double *y, int n)
         sse += d * d;
     }
     err = sqrt(sse / (n - 2) / sxx);
-    return slope - z99 * err > 0 && slope * (x[n - 1] - x[0]) > my / 2;
+    return slope - z99 * err > 0 && slope * (x[n - 1] - x[0]) >= least;
 }
 
 static int by_time(const void *a, const void *b)
@@ -140,12 +142,14 @@ static int count_open(const struct load_seen *v, int n, double *ret)
 
 bool load_saturated(const struct load_seen *v, int n)
 {
-    double *x, *open, *ttft;
+    double *x, *open, *ttft, least;
     int64_t now = n ? v[n - 1].at_us : 0;
+    int skip = n / 3, m = n - skip; /* the queue of a run begins empty and has to fill */
     bool yes;
 
-    if (n < SLOPE_MIN_N)
+    if (m < SLOPE_MIN_N)
         return false;
+    least = m * GROWN > GROWN_LEAST ? m * GROWN : GROWN_LEAST;
     x = xcalloc(3 * (size_t)n, sizeof(*x));
     open = x + n;
     ttft = open + n;
@@ -159,7 +163,7 @@ bool load_saturated(const struct load_seen *v, int n)
                       1e3;
     }
     count_open(v, n, open);
-    yes = rises(x, open, n) && rises(x, ttft, n);
+    yes = rises(x + skip, open + skip, m, least) && rises(x + skip, ttft + skip, m, 0);
     free(x);
     return yes;
 }

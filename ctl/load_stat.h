@@ -57,8 +57,9 @@ void load_point(const struct load_seen *v, int n, double rate, const struct load
                 struct load_point *ret);
 /* Wilson's interval of k good ones of n at 95 %. */
 void load_interval(int k, int n, double *ret_low, double *ret_high);
-/* Do open requests and time to the first token both rise over the arrivals, surely (lower
- * end of the slope's interval of 99 % above 0), by more than half of their mean? */
+/* Does the queue grow? Over the arrivals but for the first third: open requests and time
+ * to the first token rise surely (lower end of the slope's interval of 99 % above 0), and
+ * of those that came 10 % stayed behind, at least four. */
 bool load_saturated(const struct load_seen *v, int n);
 /* Can the target still be met when so many of n_all are known not to be good? */
 bool load_lost(int bad, int n_all, double target);

@@ -129,6 +129,7 @@ static void curve(const struct canvas *v, const struct plot *p, enum curve which
     cairo_set_line_width(v->c, which == CURVE_ALL ? 2 : 1.3);
     if (which != CURVE_ALL)
         cairo_set_dash(v->c, dots, 2, 0);
+    cairo_new_path(v->c);
     for (int i = 0; i < p->n; i++)
         cairo_line_to(v->c, x_of(v, p->v[i].rate), y_of(v, share_of(&p->v[i], which)));
     cairo_stroke(v->c);

@@ -309,7 +309,7 @@ static void test_interval(void **state)
     assert_true(lo == 0 && hi == 1);
 }
 
-/* One server with a queue: at 80 % it stands, at 130 % it grows without end. */
+/* One server with a queue: at 70 % it stands, at 130 % it grows without end. */
 static void serve(struct load_seen *v, int n, double load, uint64_t *seed)
 {
     double at = 0, idle = 0;
@@ -334,8 +334,8 @@ static void test_saturation(void **state)
         serve(v, 300, 1.3, &seed);
         grown += load_saturated(v, 300);
     }
-    assert_true(grown == 100);
-    assert_in_range(steady, 0, 15);
+    assert_in_range(grown, 90, 100);
+    assert_in_range(steady, 0, 3);
     free(v);
 }
 

@@ -1,0 +1,146 @@
+"""llmctl load: rates are measured, runs are kept with their contract, and only runs with
+the same contract are compared. The executor makes tokens up: what is tested is the way."""
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from rack import BIN, SLOW, Rack, wait_for
+
+WORK = ["in", "uniform:16-64", "out", "8", "requests", "40"]
+
+
+@pytest.fixture(scope="module")
+def rack():
+    r = Rack("--executor", "null", "--set", "instances.main.slo.ttft_ms=60000",
+             "--set", "instances.main.slo.tpot_ms=60000",
+             "--set", "instances.main.slo.attainment=0.9", "--set", "cost.device_hour=3.6")
+    yield r
+    assert r.p.poll() is None, "the daemon ended during the tests: " + r.logged()
+    r.stop()
+
+
+def llmctl(rack, *words):
+    return subprocess.run([os.path.join(BIN, "llmctl"), "--socket", rack.sock, *words],
+                          capture_output=True, text=True, timeout=60 * SLOW)
+
+
+def load(rack, *words):
+    """A run as JSON."""
+    p = llmctl(rack, "-j", "load", *WORK, *words)
+    assert p.returncode == 0, p.stderr
+    return json.loads(p.stdout)
+
+
+@pytest.fixture(scope="module")
+def runs(rack):
+    """Two of one contract, one of another seed."""
+    return [load(rack, "rate", "80", "seed", s)["id"] for s in ("7", "7", "8")]
+
+
+def test_a_run_is_measured_kept_and_drawn(rack, tmp_path):
+    before = rack.metrics()
+    png = tmp_path / "a.png"
+    run = load(rack, "rate", "50", "png", str(png))
+    r, c = run["result"], run["contract"]
+    point, = r["points"]
+    assert (point["requests"], point["good"], point["refused"], point["aborted"]) == (40, 40, 0, 0)
+    assert r["goodput"] == 50 and not r["searched"] and r["complete"]
+    assert r["attainment"] == 1 and point["pass"] and point["low"] > 0.9
+    assert r["cost_per_good"] == pytest.approx(3.6 / 3600 / 50)
+    assert 0 <= point["ttft_ms"]["p50"] <= point["ttft_ms"]["p99"]
+    # the daemon saw what was sent: all requests of the point, and those of the step's cost
+    sent = rack.metric('vllm:request_success_total{finished_reason="length"}') - before.get(
+        'vllm:request_success_total{finished_reason="length"}', 0)
+    assert sent == 40 + 3 * 3 + 1 + 8
+    assert c["work"] == {"arrival": "poisson", "burst": 1, "in": "uniform:16-64", "out": "8",
+                         "shared_tok": 0, "prefixes": 1, "seed": 1, "requests": 40,
+                         "point_s": 120, "max_tok": c["served"]["ctx"]}
+    assert c["slo"] == {"ttft_ms": 60000, "tpot_ms": 60000, "target": 0.9}
+    assert c["served"]["revision"] == 1 and len(c["served"]["model_hash"]) == 16
+    assert all(16 <= i <= 64 and o == 8 for i, o in r["sample"])
+    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    kept = rack.local(f"/api/v1/loads/{run['id']}")
+    assert kept["contract"] == c and kept["result"] == r
+
+
+def test_list_show_compare(rack, runs):
+    listed = json.loads(llmctl(rack, "-j", "load", "list").stdout)["loads"]
+    assert [x["id"] for x in listed[:3]] == runs[::-1]
+    assert listed[0]["goodput"] == 80 and listed[0]["mode"] == "chunked"
+    assert "GOODPUT/S" in llmctl(rack, "load", "list", "2").stdout
+    assert "goodput req/s" in llmctl(rack, "load", "show", str(runs[0])).stdout
+    p = llmctl(rack, "load", "compare", str(runs[0]), str(runs[1]))
+    assert p.returncode == 0 and "goodput (requests/s)" in p.stdout, p.stderr
+    p = llmctl(rack, "load", "compare", str(runs[0]), str(runs[2]))
+    assert p.returncode == 5 and "work.seed is 7 in one and 8 in the other" in p.stderr
+    assert llmctl(rack, "load", "show", "9999").returncode == 3
+
+
+def test_what_is_compared_may_differ(rack, runs):
+    rack.local_request("PATCH", "/api/v1/config/draft",
+                       {"set": [{"path": "log_level", "value": "info"},
+                                {"path": "limits.idle_s", "value": 80}]})
+    assert rack.local_request("POST", "/api/v1/config/commit", {})[0] == 202
+    wait_for(lambda: rack.local("/api/v1/config")["revision"] == 2 and
+             not rack.local("/api/v1/config")["busy"])
+    other = load(rack, "rate", "80", "seed", "7")["id"]
+    p = llmctl(rack, "-j", "load", "compare", str(runs[0]), str(other))
+    assert json.loads(p.stdout)["differs"] == [{"field": "served.revision", "a": "1", "b": "2"}]
+
+
+def test_a_run_of_another_revision_is_refused(rack, runs):
+    old = rack.local(f"/api/v1/loads/{runs[0]}")
+    old["contract"]["served"]["generation"] = 999
+    body = {"contract": old["contract"], "result": old["result"]}
+    status, _, answer = rack.local_request("POST", "/api/v1/loads", body)
+    assert status == 409 and b"changed while it was measured" in answer
+    assert rack.local_request("POST", "/api/v1/loads", {"contract": 1, "result": {}})[0] == 400
+
+
+def test_a_trace_is_replayed(rack, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(json.dumps({
+        "timestamp": 100 * i, "input_length": 1200, "output_length": 40,
+        "hash_ids": [1, 2, 10 + i]}) + "\n" for i in range(20)))
+    before = rack.metrics()
+    p = llmctl(rack, "-j", "load", "trace", str(trace), "divide", "8", "pace", "4",
+               "requests", "20")
+    assert p.returncode == 0, p.stderr
+    run = json.loads(p.stdout)
+    assert run["contract"]["work"]["arrival"] == "trace"
+    assert run["result"]["goodput"] == pytest.approx(40)
+    point, = run["result"]["points"]
+    assert point["good"] == point["requests"] in (20, 40, 60)  # 20 may be too few to be sure
+    # all but the first find the two blocks of 64 tokens that they share
+    hits = rack.metric("vllm:prefix_cache_hits_total") - before.get("vllm:prefix_cache_hits_total", 0)
+    assert hits >= 15 * 128
+
+
+@pytest.mark.parametrize("words,says", [
+    (["ttft", "0", "tpot", "0"], "no target"), (["in", "0"], "no length"),
+    (["arrival", "trace"], "name it"), (["instance", "none"], "no instance 'none'"),
+    (["rate", "x"], "takes a number"), (["trace", "/nowhere"], "/nowhere"),
+    (["burst", "2"], "arrival bursty")])
+def test_odd_words_are_refused(rack, words, says):
+    p = llmctl(rack, "load", *words)
+    assert p.returncode != 0 and says in p.stderr
+
+
+def test_ctrl_c_keeps_what_was_measured(rack):
+    done = 'vllm:request_success_total{finished_reason="length"}'
+    before = rack.metrics().get(done, 0)
+    p = subprocess.Popen([os.path.join(BIN, "llmctl"), "--socket", rack.sock, "-j", "load",
+                          "rate", "40", "requests", "4000", "in", "8", "out", "4"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: rack.metrics().get(done, 0) > before + 50)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=30 * SLOW)
+    assert p.returncode == 1 and "stopped" in err
+    run = json.loads(out)
+    point, = run["result"]["points"]
+    assert not run["result"]["complete"] and not point["pass"]
+    assert 0 < point["requests"] < 4000 and point["good"] == point["requests"]
+    assert rack.local(f"/api/v1/loads/{run['id']}")["result"]["goodput"] == 0
