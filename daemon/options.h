@@ -71,6 +71,8 @@ struct instance_opts {
     X(stuck_s, "stuck-s", STR, "S", "instances.main.stuck_s",                            \
       "an engine is restarted when a step takes longer (30 times that in colocated "     \
       "mode); 0 = never")                                                                \
+    X(on_engine_loss, "on-engine-loss", STR, "recompute|fail",                           \
+      "instances.main.on_engine_loss", "what becomes of requests whose engine ends")     \
     X(listen, "listen", STR, "HOST:PORT", "listen.address",                              \
       "where the API listens; port 0 = any, empty = nowhere")                            \
     X(rack, "rack", STR, "auto|cpu:N|cpu:HxN|NAME|FILE", "rack",                         \

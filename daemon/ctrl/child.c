@@ -550,6 +550,14 @@ void child_spin(struct child *g, bool on)
         said(g, wire_send(g->conn, WIRE_SPIN, &part, 1, &e), &e);
 }
 
+void child_yield(struct child *g)
+{
+    struct err e = {0};
+
+    if (!g->hung_up)
+        said(g, wire_send(g->conn, WIRE_YIELD, NULL, 0, &e), &e);
+}
+
 void child_stop(struct child *g)
 {
     struct err e = {0};

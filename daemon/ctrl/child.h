@@ -57,6 +57,8 @@ void child_add(struct child *g, const struct wire_add *a);
 void child_cancel(struct child *g, uint64_t id);
 /* May its threads spin? For one that is ready. */
 void child_spin(struct child *g, bool on);
+/* Give back what waits. */
+void child_yield(struct child *g);
 void child_stop(struct child *g);
 /* SIGKILL; why becomes the reason in `gone`. */
 void child_kill(struct child *g, const struct err *why);

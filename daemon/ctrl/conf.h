@@ -32,6 +32,7 @@ struct conf_model { /* models.NAME */
     const char *name, *path;
 };
 
+enum conf_loss { CONF_LOSS_RECOMPUTE, CONF_LOSS_FAIL };
 enum conf_isolate { CONF_ISOLATE_KEY, CONF_ISOLATE_NONE };
 
 /* The first two are those of enum sched_mode. */
@@ -83,6 +84,8 @@ struct conf_instance {
     } sampling;
     struct conf_slo slo;
     int64_t stuck_s;
+    int on_engine_loss; /* enum conf_loss */
+    int64_t restart_wait_s;
 };
 
 struct conf_class_slo { /* slo_classes.NAME */

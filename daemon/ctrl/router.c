@@ -8,8 +8,8 @@
  *
  * A request is in the table from submit to finish and holds its target as long. Only the
  * control thread removes one, and it calls the sink without the lock, so a sink may
- * submit and cancel. An engine that dies fails whatever its target has in the table, also
- * what it never heard of; what arrives late about a failed request finds no entry. The
+ * submit and cancel. What a target has in the table when its engine dies fails or goes on
+ * (target_lost.c); what arrives late about a failed request finds no entry. The
  * doorbell is a queue of one token: full means that it has been rung. */
 #include "daemon/ctrl/router.h"
 
@@ -275,8 +275,7 @@ static struct req *req_new(const struct gen_submit *g, const struct served *m)
     q->max_tokens = p->max_tokens;
     q->start_us = clock_now_us(clock_real());
     q->first_us = -1;
-    if (copy_array((const void **)&q->add.prompt, g->prompt, p->n_prompt,
-                   sizeof(int32_t)) < 0 ||
+    if (copy_array((const void **)&q->ids, g->prompt, p->n_prompt, sizeof(int32_t)) < 0 ||
         copy_array((const void **)&q->add.stops, g->stops, p->n_stop, sizeof(int32_t)) <
             0 ||
         copy_array((const void **)&q->add.biases, g->biases, p->n_bias,
@@ -284,11 +283,13 @@ static struct req *req_new(const struct gen_submit *g, const struct served *m)
         router_req_free(q);
         return NULL;
     }
+    q->add.prompt = q->ids;
+    q->cap = p->n_prompt;
     return q;
 }
 
 /* Only engines of the file that the prompt was encoded for. */
-static bool same_model(const struct served *a, const struct served *b)
+bool router_same_model(const struct served *a, const struct served *b)
 {
     return a == b || (!strcmp(a->name, b->name) && !strcmp(a->path, b->path) &&
                       a->created_s == b->created_s && a->file_bytes == b->file_bytes &&
@@ -326,10 +327,10 @@ int router_not_ready(const struct target *t, struct err *e)
     }
 }
 
-/* Tokens that a request may be answered with. */
+/* Tokens that a request may still be answered with. */
 static int64_t max_answer(const struct served *m, const struct gen_params *p)
 {
-    return p->max_tokens < 0 ? m->n_ctx - p->n_prompt : p->max_tokens;
+    return p->max_tokens < 0 ? m->n_ctx - p->n_prompt : p->max_tokens - p->n_gen;
 }
 
 enum { CHOICES = 64 }; /* engines of one model that are compared */
@@ -380,7 +381,8 @@ static struct target *choose(struct router *r, const struct served *m,
     list_for(it, &r->targets)
     {
         struct target *t = list_entry(it, struct target, link);
-        if (!t->model || !same_model(&t->model->pub, m) || router_not_ready(t, NULL) < 0)
+        if (!t->model || !router_same_model(&t->model->pub, m) ||
+            router_not_ready(t, NULL) < 0)
             continue;
         if (t->n_live + n > t->max_live) {
             full = t;
@@ -472,6 +474,8 @@ void router_move(struct router *r, struct target *from)
         struct prefix p = n ? prefix_of(&g) : (struct prefix){NULL, 0};
         struct target *to = n ? choose(r, &from->model->pub, &g, n, &p, NULL) : NULL;
 
+        if (to == from)
+            to = NULL;
         if (to && to->sent && p.n)
             affinity_add(to->sent, p.hash, p.n);
         free(p.hash);
@@ -553,7 +557,7 @@ void router_req_free(struct req *q)
 {
     if (!q)
         return;
-    free((void *)q->add.prompt);
+    free(q->ids);
     free((void *)q->add.stops);
     free((void *)q->add.biases);
     free(q);

@@ -3,9 +3,11 @@
  * HTTP threads submit and cancel; the control thread owns the engines and calls the
  * sinks. Several engines may serve one name (a new one beside the old one that drains):
  * a request goes to the ready one with the fewest tokens outstanding and stays with it.
- * Every submitted id gets exactly one finish, whatever happens (also when the engine dies
- * or the daemon drains); the sink must live until then. Snapshots are copies, taken under
- * a short lock, so that a scrape never waits for an engine. */
+ * It goes on with another one, from the token where it was, when its engine dies (if the
+ * instance is configured so) or when it waits in one that drains.
+ * Every submitted id gets exactly one finish, whatever happens (also when no engine is
+ * left or the daemon drains); the sink must live until then. Snapshots are copies, taken
+ * under a short lock, so that a scrape never waits for an engine. */
 #ifndef CTRL_ROUTER_H
 #define CTRL_ROUTER_H
 
@@ -38,6 +40,8 @@ struct served {
 struct served_hot {
     float temperature, top_p; /* of requests that name neither */
     int isolate;              /* enum conf_isolate: who shares prefixes */
+    bool recompute;           /* requests outlive their engine; else they fail with it */
+    int64_t restart_wait_us;  /* so long they wait for another, or for its restart */
 };
 
 struct gen_finish {

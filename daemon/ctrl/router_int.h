@@ -31,12 +31,18 @@ struct req {
     struct target *target;
     uint64_t id;
     struct gen_sink sink;
-    struct wire_add add; /* its arrays are freed once they were taken */
+    struct wire_add add; /* as the next engine would get it: answer so far in prompt */
+    int32_t *ids; /* add.prompt: prompt and answer, changed by the control thread */
+    int cap;      /* of ids */
     char label[72], model[128];
-    int n_prompt, n_out, max_tokens;
+    int n_prompt, n_out, n_scored, max_tokens;
     int64_t left;               /* tokens that it may still cost: prompt and answer */
     int64_t start_us, first_us; /* first_us: -1 before the first token */
+    int64_t lost_us;            /* since when it waits to go on, 0 = it does not */
+    int n_lost;                 /* engines that went with it */
+    int n_computed;             /* ids whose cost is off `left`; of its present engine */
     bool sent, cancelled;
+    bool forgot; /* no memory for its answer: it cannot go on elsewhere */
 };
 
 /* What was counted for a model (instance "") or by the engines of an instance that went
@@ -72,7 +78,6 @@ struct target {
     bool draining;
 
     struct queue *bell; /* any thread */
-    struct req *taken;  /* of the last target_take; control thread */
 };
 
 struct router {
@@ -97,6 +102,11 @@ struct account *router_account(struct router *r, const char *model, const char *
 /* Orders that its engine has not heard of go to other engines of the model that have
  * room. Under the lock. */
 void router_move(struct router *r, struct target *from);
+/* The same file, as far as ids mean the same. */
+bool router_same_model(const struct served *a, const struct served *b);
+/* Tell the sink of a request that is out of the table, and free it. Control thread,
+ * without the lock. */
+void target_end(struct target *t, struct req *q, const struct gen_finish *how);
 /* Fold pages of targets that are gone into their accounts, once nobody reads. */
 void router_sweep(struct router *r);
 

@@ -9,7 +9,7 @@
  * that a loading one gets on, and that steps end while requests are pending (the count
  * of steps in the shared page moves); one that does not is killed, which is then a
  * failure like any other. When the engine goes, every request of its target gets its
- * error before a new one can be accepted.
+ * error, or waits for another engine, before a new one can be accepted.
  */
 #include "daemon/ctrl/supervisor.h"
 
@@ -135,6 +135,7 @@ static void stopped(struct supervisor *s)
     s->st.retry_at_us = 0;
     loop_timer_set(s->kill, -1);
     enter(s, INSTANCE_STOPPED);
+    target_fail_all(s->cfg.target, &s->stop_why);
     if (s->cfg.stopped)
         s->cfg.stopped(s->cfg.arg);
 }
@@ -166,6 +167,8 @@ static void on_ready(void *arg, const struct wire_ready *r)
 
 /* ---- ready ---- */
 
+static void pump(struct supervisor *s);
+
 static void be_ready(struct supervisor *s)
 {
     const struct served facts = s->next.facts;
@@ -186,6 +189,7 @@ static void be_ready(struct supervisor *s)
     note(s, "engine.ready", "ok", detail);
     log_about(LOG_LV_INFO, &(struct log_about){.instance = s->cfg.instance},
               "'%s' is ready: %s", s->st.model, detail);
+    pump(s); /* those that waited for it */
     if (s->cfg.ready)
         s->cfg.ready(s->cfg.arg, &facts);
 }
@@ -233,6 +237,10 @@ static void on_finish(void *arg, const struct wire_finish *w)
             on_warmed(s, w);
         return;
     }
+    if (w->reason == FINISH_RETURNED) {
+        target_return(s->cfg.target, w->id);
+        return;
+    }
     if (w->reason >= 0 && w->reason < FINISH_ERROR) {
         f.reason = (enum finish_reason)w->reason;
     } else {
@@ -244,8 +252,6 @@ static void on_finish(void *arg, const struct wire_finish *w)
     target_finish(s->cfg.target, w->id, &f);
 }
 
-static void pump(struct supervisor *s);
-
 static void on_writable(void *arg)
 {
     struct supervisor *s = arg;
@@ -254,17 +260,19 @@ static void on_writable(void *arg)
     pump(s);
 }
 
-/* The requests of an engine that ended get their error, once new ones are refused. */
-static void fail_requests(struct supervisor *s, const struct err *why)
+/* What becomes of the requests of an engine that failed, once new ones are refused. */
+static void lose_requests(struct supervisor *s, const struct err *why)
 {
     struct err e;
+    int n;
 
-    if (s->stopping)
-        e = s->stop_why;
-    else
-        err_set(&e, ERR_UNAVAIL, "the engine of '%s' failed, try again: %s", s->st.model,
-                why->msg);
-    target_fail_all(s->cfg.target, &e);
+    err_set(&e, ERR_UNAVAIL, "the engine of '%s' failed, try again: %s", s->st.model,
+            why->msg);
+    n = target_lose(s->cfg.target, &e);
+    if (n)
+        log_about(LOG_LV_WARN, &(struct log_about){.instance = s->cfg.instance},
+                  "'%s': %d requests go on with another engine or the next", s->st.model,
+                  n);
 }
 
 static void on_gone(void *arg, bool asked, const struct err *why)
@@ -289,11 +297,12 @@ static void on_gone(void *arg, bool asked, const struct err *why)
         metric_add(s->cfg.page, M_ENGINE_FAILURES, 0, 1);
         note(s, was_ready ? "engine.run" : "engine.load", "failed", e.msg);
     }
-    if (s->stopping)
+    if (s->stopping) {
         stopped(s);
-    else
-        wait_and_retry(s, was_ready ? INSTANCE_BACKOFF : INSTANCE_FAILED, &e);
-    fail_requests(s, &e);
+        return;
+    }
+    wait_and_retry(s, was_ready ? INSTANCE_BACKOFF : INSTANCE_FAILED, &e);
+    lose_requests(s, &e);
 }
 
 static const struct child_news news = {
@@ -385,18 +394,27 @@ static void on_retry(void *arg)
 
 /* ---- orders of the HTTP threads ---- */
 
+static bool is_ready(const struct supervisor *s)
+{
+    return s->st.state == INSTANCE_READY || s->st.state == INSTANCE_DRAINING;
+}
+
 static void pump(struct supervisor *s)
 {
     struct wire_add add;
     uint64_t id;
 
-    while (!s->child || !child_full(s->child)) {
+    if (!is_ready(s)) {
+        target_sweep(s->cfg.target);
+        return;
+    }
+    while (!child_full(s->child)) {
         enum target_order order = target_take(s->cfg.target, &add, &id);
         if (order == TARGET_NOTHING)
             return;
-        if (order == TARGET_ADD && s->child)
+        if (order == TARGET_ADD)
             child_add(s->child, &add);
-        else if (s->child)
+        else
             child_cancel(s->child, id);
     }
     loop_fd_set(s->orders, 0); /* until the engine reads again, or is gone */
@@ -469,6 +487,8 @@ static void on_tick(void *arg)
         s->moved_us = now;
     else if (limit && s->child && now - s->moved_us >= limit)
         kill_stuck(s, limit);
+    if (!is_ready(s))
+        target_sweep(s->cfg.target);
     loop_timer_set(s->tick, now + tick_us(s));
 }
 
@@ -541,8 +561,11 @@ void supervisor_drain(struct supervisor *s, bool on)
 {
     s->draining = on;
     target_drain(s->cfg.target, on);
-    if (s->st.state == INSTANCE_READY || s->st.state == INSTANCE_DRAINING)
-        enter(s, on ? INSTANCE_DRAINING : INSTANCE_READY);
+    if (!is_ready(s))
+        return;
+    enter(s, on ? INSTANCE_DRAINING : INSTANCE_READY);
+    if (on && target_has_other(s->cfg.target))
+        child_yield(s->child);
 }
 
 void supervisor_stop(struct supervisor *s, const struct err *why, const char *reason)

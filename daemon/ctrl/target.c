@@ -72,7 +72,6 @@ void target_free(struct target *t)
     while (queue_pop(t->bell))
         continue;
     queue_free(t->bell);
-    router_req_free(t->taken);
     free(t);
 }
 
@@ -96,6 +95,8 @@ static struct req *next_order(struct target *t, bool *ret_was_sent)
             router_leave(t->r, q);
         } else if (!q->sent) {
             q->sent = true;
+            q->lost_us = 0;
+            q->n_computed = 0;
             t->n_sent++;
         }
     }
@@ -103,11 +104,23 @@ static struct req *next_order(struct target *t, bool *ret_was_sent)
     return q;
 }
 
-/* Tell the sink; the request is out of the table. */
-static void end(struct target *t, struct req *q, const struct gen_finish *how)
+/* The engine that ends it knows only its own part of one that went on. */
+static void whole(const struct req *q, struct gen_finish *f)
+{
+    int64_t now = clock_now_us(clock_real());
+
+    f->n_prompt = q->n_prompt;
+    f->queue_us = 0;
+    f->prefill_us = (q->first_us < 0 ? now : q->first_us) - q->start_us;
+    f->decode_us = q->first_us < 0 ? 0 : now - q->first_us;
+}
+
+void target_end(struct target *t, struct req *q, const struct gen_finish *how)
 {
     struct gen_finish f = *how;
 
+    if (q->add.params.n_gen)
+        whole(q, &f);
     f.instance = t->st.name; /* written by this thread only */
     q->sink.finish(q->sink.arg, &f);
     router_req_free(q);
@@ -119,8 +132,9 @@ static void abort_unsent(struct target *t, struct req *q)
     struct gen_finish f = {.reason = FINISH_ABORT, .stop_id = -1};
 
     f.n_prompt = q->n_prompt;
+    f.n_out = q->n_out;
     f.queue_us = clock_now_us(clock_real()) - q->start_us;
-    end(t, q, &f);
+    target_end(t, q, &f);
 }
 
 enum target_order target_take(struct target *t, struct wire_add *ret_add,
@@ -131,8 +145,6 @@ enum target_order target_take(struct target *t, struct wire_add *ret_add,
 
     while (queue_pop(t->bell))
         continue;
-    router_req_free(t->taken);
-    t->taken = NULL;
     while ((q = next_order(t, &was_sent)) && !was_sent && !q->sent)
         abort_unsent(t, q);
     if (!q)
@@ -140,12 +152,7 @@ enum target_order target_take(struct target *t, struct wire_add *ret_add,
     *ret_id = q->id;
     if (was_sent)
         return TARGET_CANCEL;
-    /* the arrays go to a holder of their own: the request may end before the next call */
-    t->taken = xcalloc(1, sizeof(*t->taken));
-    t->taken->add = q->add;
-    q->add.prompt = q->add.stops = NULL;
-    q->add.biases = NULL;
-    *ret_add = t->taken->add;
+    *ret_add = q->add;
     return TARGET_ADD;
 }
 
@@ -154,6 +161,37 @@ static struct req *find_own(struct target *t, uint64_t id)
     struct req *q = router_find(t->r, id);
 
     return q && q->target == t ? q : NULL;
+}
+
+/* The answer so far, should it have to go on elsewhere. */
+static void keep(struct req *q, const struct step_token *toks, int n)
+{
+    int have = q->n_prompt + q->n_out;
+
+    if (have + n > q->cap && !q->forgot) {
+        int cap = 2 * q->cap > have + n ? 2 * q->cap : have + n;
+        int32_t *p = try_realloc(q->ids, (size_t)cap * sizeof(*p));
+        q->forgot = !p;
+        q->ids = p ? p : q->ids;
+        q->cap = p ? cap : q->cap;
+        q->add.prompt = q->ids;
+    }
+    for (int i = 0; i < n && !q->forgot; i++)
+        q->ids[have + i] = toks[i].id;
+}
+
+/* n tokens of the answer came. */
+static void count(struct target *t, struct req *q, int n)
+{
+    int64_t done = q->n_computed ? n : n + q->n_prompt + q->add.params.n_gen;
+
+    done = done < q->left ? done : q->left;
+    q->n_computed += (int)done;
+    q->left -= done;
+    t->load -= done;
+    q->n_out += n;
+    if (q->first_us < 0)
+        q->first_us = clock_now_us(clock_real());
 }
 
 void target_tokens(struct target *t, uint64_t id, const struct step_token *toks, int n,
@@ -166,15 +204,11 @@ void target_tokens(struct target *t, uint64_t id, const struct step_token *toks,
     q = find_own(t, id);
     if (q) {
         sink = q->sink;
-        if (!scored) {
-            int64_t done = q->n_out ? n : n + q->n_prompt;
-
-            done = done < q->left ? done : q->left;
-            q->left -= done;
-            t->load -= done;
-            q->n_out += n;
-            if (q->first_us < 0)
-                q->first_us = clock_now_us(clock_real());
+        if (scored) {
+            q->n_scored += n;
+        } else {
+            keep(q, toks, n);
+            count(t, q, n);
         }
     }
     pthread_mutex_unlock(&t->r->lock);
@@ -192,7 +226,7 @@ void target_finish(struct target *t, uint64_t id, const struct gen_finish *f)
         router_leave(t->r, q);
     pthread_mutex_unlock(&t->r->lock);
     if (q)
-        end(t, q, f);
+        target_end(t, q, f);
 }
 
 /* Any request of the target, out of the table. */
@@ -223,7 +257,7 @@ void target_fail_all(struct target *t, const struct err *why)
     while ((q = leave_any(t))) {
         f.n_prompt = q->n_prompt;
         f.n_out = q->n_out;
-        end(t, q, &f);
+        target_end(t, q, &f);
     }
 }
 
@@ -242,6 +276,7 @@ int target_live(struct target *t, int *ret_sent)
 void target_set_model(struct target *t, const struct served *m, struct tokenizer *tok)
 {
     struct model_box *b = xcalloc(1, sizeof(*b)), *old;
+    bool other;
 
     b->pub = *m;
     memcpy(b->pub.instance, t->st.name, sizeof(b->pub.instance));
@@ -250,11 +285,18 @@ void target_set_model(struct target *t, const struct served *m, struct tokenizer
     atomic_init(&b->refs, 1);
     pthread_mutex_lock(&t->r->lock);
     old = t->model;
+    other = old && !router_same_model(&old->pub, &b->pub);
     t->model = b;
     router_account(t->r, m->name, ""); /* its rows are there before its first request */
     t->page->account = router_account(t->r, m->name, t->st.name);
     pthread_mutex_unlock(&t->r->lock);
     router_unref(t->r, old ? &old->pub : NULL);
+    if (other) {
+        struct err e;
+        err_set(&e, ERR_UNAVAIL, "the file of '%s' was replaced just now: try again",
+                b->pub.name);
+        target_fail_all(t, &e);
+    }
 }
 
 /* A cache that is new remembers nothing. Without memory the load alone decides. */
@@ -269,15 +311,26 @@ static void renew_sent(struct target *t)
     t->sent_blocks = t->st.n_blocks;
 }
 
+/* What waits at one that takes nothing may go to one that does by now. */
+static void offer(struct target *t)
+{
+    if (!list_empty(&t->outbox) && router_not_ready(t, NULL) < 0)
+        router_move(t->r, t);
+}
+
 void target_set_status(struct target *t, const struct instance_status *s)
 {
     struct instance_status st = *s;
+    enum instance_state was;
 
     memcpy(st.name, t->st.name, sizeof(st.name));
     st.generation = t->st.generation;
     pthread_mutex_lock(&t->r->lock);
+    was = t->st.state;
     t->st = st;
     renew_sent(t);
+    if (st.state == INSTANCE_READY && was != INSTANCE_READY)
+        list_for(it, &t->r->targets) offer(list_entry(it, struct target, link));
     tell_ready(t->r);
     pthread_mutex_unlock(&t->r->lock);
 }

@@ -32,7 +32,7 @@ struct rankpage *target_ranks(const struct target *t); /* or NULL */
 /* Readable when there are orders. */
 int target_fd(const struct target *t);
 enum target_order { TARGET_NOTHING, TARGET_ADD, TARGET_CANCEL };
-/* The next order; *add lives until the next call. */
+/* The next order; *add's arrays live until the next call of this target. */
 enum target_order target_take(struct target *t, struct wire_add *ret_add,
                               uint64_t *ret_id);
 /* Unknown ids, and those of another target, are normal (a late word about a request that
@@ -42,6 +42,18 @@ void target_tokens(struct target *t, uint64_t id, const struct step_token *toks,
 void target_finish(struct target *t, uint64_t id, const struct gen_finish *f);
 /* Every request of this target gets FINISH_ERROR with this error. */
 void target_fail_all(struct target *t, const struct err *why);
+/* Its engine is gone (its state says so already). As served_hot says each request fails
+ * with `why`, or waits as an order again: to be taken by another engine of the model, at
+ * once where one is ready, or by this one's next. One that had two engines go under it
+ * fails. Returns how many wait or went on. target_lost.c, as the next three. */
+int target_lose(struct target *t, const struct err *why);
+/* The engine gave it back: an order again, for another engine where one is ready. */
+void target_return(struct target *t, uint64_t id);
+/* Is there another engine that would take what waits here? */
+bool target_has_other(struct target *t);
+/* For one without an engine that is ready: ends what was cancelled or, with the sentence
+ * of the last failure, has waited for too long. */
+void target_sweep(struct target *t);
 /* Requests without a finish, and how many of them the engine knows. */
 int target_live(struct target *t, int *ret_sent);
 

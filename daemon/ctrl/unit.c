@@ -233,7 +233,8 @@ static void set_hot(struct unit *u)
 {
     const struct conf_instance *i = u->inst;
     struct served_hot h = {(float)i->sampling.temperature, (float)i->sampling.top_p,
-                           i->kv.isolate};
+                           i->kv.isolate, i->on_engine_loss == CONF_LOSS_RECOMPUTE,
+                           i->restart_wait_s * 1000000};
 
     target_set_hot(u->target, &h);
 }
@@ -390,6 +391,11 @@ bool unit_hot_differs(const struct unit *u, const struct conf_instance *to, char
     else if (i->stuck_s != to->stuck_s)
         snprintf(why, 160, "stuck_s %lld -> %lld", (long long)i->stuck_s,
                  (long long)to->stuck_s);
+    else if (i->on_engine_loss != to->on_engine_loss)
+        snprintf(why, 160, "on_engine_loss");
+    else if (i->restart_wait_s != to->restart_wait_s)
+        snprintf(why, 160, "restart_wait_s %lld -> %lld", (long long)i->restart_wait_s,
+                 (long long)to->restart_wait_s);
     else if (memcmp(&i->slo, &to->slo, sizeof(i->slo)))
         snprintf(why, 160, "slo");
     return why[0] != '\0';

@@ -162,15 +162,17 @@ static void on_exec(void *arg, int fd, uint32_t events)
     (void)fd, (void)events;
     while (!g->failed && executor_poll(g->l.x, &d)) {
         struct sched_event ev = {.kind = SCHED_DONE, .done = &d};
+        if (d.error && d.error->code == ERR_DEVICE) {
+            g->why = *d.error; /* whose requests it had decides what becomes of them */
+            engine_metrics_step(&g->metrics, &d, g->step_toks[d.ticket % STEPS_KEPT]);
+            tell_ranks(g);
+            engine_fail(g);
+            return;
+        }
         sched_event(g->sched, engine_now(), &ev);
         engine_metrics_step(&g->metrics, &d, g->step_toks[d.ticket % STEPS_KEPT]);
         tell_ranks(g);
-        if (d.error)
-            g->why = *d.error;
-        bool broken = d.error && d.error->code == ERR_DEVICE;
         engine_settle(g);
-        if (broken && !g->failed)
-            engine_fail(g);
     }
 }
 
@@ -180,7 +182,7 @@ static const char *ids_fault(const struct engine *g, const struct wire_add *a)
 {
     int32_t n = g->l.ready.n_vocab;
 
-    for (int32_t i = 0; i < a->params.n_prompt; i++)
+    for (int32_t i = 0; i < a->params.n_prompt + a->params.n_gen; i++)
         if (a->prompt[i] < 0 || a->prompt[i] >= n)
             return "prompt";
     for (int32_t i = 0; i < a->params.n_stop; i++)
@@ -254,7 +256,7 @@ static int on_spin(struct engine *g, const void *p, size_t n)
 
 static int on_message(struct engine *g, enum wire_kind kind, const void *p, size_t n)
 {
-    struct sched_event drain = {.kind = SCHED_DRAIN};
+    struct sched_event drain = {.kind = SCHED_DRAIN}, yield = {.kind = SCHED_YIELD};
 
     switch (kind) {
     case WIRE_ADD:
@@ -269,6 +271,9 @@ static int on_message(struct engine *g, enum wire_kind kind, const void *p, size
         return 0;
     case WIRE_SPIN:
         return on_spin(g, p, n);
+    case WIRE_YIELD:
+        sched_event(g->sched, engine_now(), &yield);
+        return 0;
     default:
         return err_set(&g->why, ERR_SYNTAX, "a %s message is not for an engine",
                        wire_kind_name(kind));

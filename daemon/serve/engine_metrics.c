@@ -14,7 +14,8 @@ void engine_metrics_add(struct engine_metrics *m, const struct gen_params *p, in
     int room = n_ctx - p->n_prompt;
     bool set = p->max_tokens >= 0 && p->max_tokens < room;
 
-    metric_observe(m->page, M_REQ_MAX_GEN, set ? p->max_tokens : room);
+    if (!p->n_gen) /* else it was counted where it began */
+        metric_observe(m->page, M_REQ_MAX_GEN, set ? p->max_tokens : room);
 }
 
 void engine_metrics_step(struct engine_metrics *m, const struct step_done *d, int n_toks)
@@ -29,7 +30,7 @@ void engine_metrics_step(struct engine_metrics *m, const struct step_done *d, in
 
 void engine_metrics_out(struct engine_metrics *m, const struct sched_out *o)
 {
-    if (o->kind != SCHED_OUT_FINISH || o->reason == FINISH_ERROR)
+    if (o->kind != SCHED_OUT_FINISH || o->reason >= FINISH_ERROR)
         return;
     metric_observe(m->page, M_QUEUE_TIME, (double)o->queue_us / 1e6);
     metric_observe(m->page, M_PREFILL_TIME, (double)o->prefill_us / 1e6);

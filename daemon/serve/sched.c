@@ -204,7 +204,7 @@ void sched_finish(struct sched *s, int64_t now, struct sched_seq *q,
     o->n_out = q->n_toks - q->p.n_prompt;
     o->n_preempted = q->n_preempted;
     o->queue_us = (q->started ? q->start_us : now) - q->add_us;
-    if (o->n_out) {
+    if (o->n_out > q->p.n_gen) {
         o->prefill_us = q->first_us - q->start_us;
         o->decode_us = q->last_us - q->first_us;
     }
@@ -238,7 +238,7 @@ static int check_add(const struct sched *s, const struct sched_event *ev, struct
     if (idmap_get(&s->by_id, p->id))
         return err_set(e, ERR_CONFLICT, "request %llu is there already",
                        (unsigned long long)p->id);
-    if (p->n_prompt > s->ctx || (p->n_prompt == s->ctx && p->max_tokens != 0))
+    if (p->n_prompt + p->n_gen > s->ctx || (p->n_prompt == s->ctx && p->max_tokens != 0))
         return err_set(e, ERR_CONTEXT,
                        "the prompt has %d tokens and the %s holds %d, of which at least "
                        "one is for the answer",
@@ -273,11 +273,13 @@ static struct sched_seq *seq_new(const struct sched *s, const struct sched_event
     bool failed = false;
 
     q->p = *p;
-    q->n_toks = q->toks_cap = p->n_prompt;
+    q->n_toks = q->toks_cap = p->n_prompt + p->n_gen;
+    q->n_scored = q->scored_next = p->n_scored;
+    q->had = p->n_gen ? q->n_toks : 0;
     q->limit = s->ctx;
     if (p->max_tokens >= 0 && p->max_tokens < s->ctx - p->n_prompt)
         q->limit = p->n_prompt + p->max_tokens;
-    q->toks = dup_bytes(ev->prompt, (size_t)p->n_prompt * 4, &failed);
+    q->toks = dup_bytes(ev->prompt, (size_t)q->n_toks * 4, &failed);
     q->bias = dup_bytes(ev->biases, (size_t)p->n_bias * sizeof(*q->bias), &failed);
     q->n_ends = p->n_stop + n_eog;
     q->ends = try_malloc(((size_t)q->n_ends + 1) * sizeof(*q->ends));
@@ -310,8 +312,9 @@ static void on_add(struct sched *s, int64_t now, const struct sched_event *ev)
     q->num = ++s->arrivals;
     q->add_us = now;
     idmap_put(&s->by_id, q->p.id, q);
-    /* no output wanted and nothing to score */
-    if (q->p.max_tokens == 0 && !(q->p.prompt_logprobs && q->p.n_prompt > 1))
+    /* no output wanted, or all of it there, and nothing to score */
+    if (q->n_toks >= q->limit &&
+        (!q->p.prompt_logprobs || q->n_scored >= q->p.n_prompt - 1))
         sched_finish(s, now, q, FINISH_LENGTH, -1, NULL);
     else
         sched_enqueue(s, q);
@@ -325,6 +328,21 @@ static void on_cancel(struct sched *s, int64_t now, uint64_t id)
         sched_finish(s, now, q, FINISH_ABORT, -1, NULL);
     else
         s->st.late++;
+}
+
+/* All that have no place: listed ones first, as each may unpark another of its group. */
+static void on_yield(struct sched *s, int64_t now)
+{
+    while (!list_empty(&s->waiting))
+        sched_finish(s, now, list_entry(s->waiting.next, struct sched_seq, link),
+                     FINISH_RETURNED, -1, NULL);
+    for (size_t i = 0; i < s->groups.cap; i++) {
+        /* the group stays: its first member runs */
+        struct seq_group *g = s->groups.slot[i].p;
+        while (g && !list_empty(&g->parked))
+            sched_finish(s, now, list_entry(g->parked.next, struct sched_seq, link),
+                         FINISH_RETURNED, -1, NULL);
+    }
 }
 
 void sched_event(struct sched *s, int64_t now_us, const struct sched_event *ev)
@@ -341,6 +359,9 @@ void sched_event(struct sched *s, int64_t now_us, const struct sched_event *ev)
         break;
     case SCHED_DRAIN:
         s->draining = true;
+        break;
+    case SCHED_YIELD:
+        on_yield(s, now_us);
         break;
     }
 }

@@ -55,7 +55,8 @@ struct gen_params {
     uint8_t handoff; /* enum gen_handoff */
     int32_t n_gen; /* ids after the prompt's that another engine generated and told: they
                       count in n_out and max_tokens and are not told again */
-    uint64_t peer; /* handoff: incarnation of the other engine */
+    int32_t n_scored; /* scores of the prompt that were told elsewhere, likewise */
+    uint64_t peer;    /* handoff: incarnation of the other engine */
 };
 
 /* A request whose prompt is computed by one engine and whose answer by another, which
@@ -73,14 +74,16 @@ enum finish_reason {
     FINISH_ABORT,
     FINISH_ERROR,
     FINISH_HANDOFF, /* goes on elsewhere: to nobody's client */
+    FINISH_RETURNED /* given back before it ended, to go on elsewhere: likewise */
 };
 
-enum sched_event_kind { SCHED_ADD, SCHED_CANCEL, SCHED_DONE, SCHED_DRAIN };
+/* YIELD: whatever waits (for a place, or again after a preemption) is given back. */
+enum sched_event_kind { SCHED_ADD, SCHED_CANCEL, SCHED_DONE, SCHED_DRAIN, SCHED_YIELD };
 struct sched_event {
     enum sched_event_kind kind;
     /* ADD */
     const struct gen_params *params;
-    const int32_t *prompt, *stops; /* n_prompt, n_stop; copied */
+    const int32_t *prompt, *stops; /* n_prompt + n_gen, n_stop; copied */
     const struct step_bias *biases;
     const int32_t *eog;
     int n_eog; /* the model's end-of-generation ids */

@@ -49,7 +49,7 @@ static void take_tokens(struct sched *s, int64_t now, struct sched_seq *q,
             push_tok(q, tok[used++].id);
     }
     if (used) {
-        if (q->n_toks - used == q->p.n_prompt)
+        if (q->n_toks - used == q->p.n_prompt + q->p.n_gen)
             q->first_us = now;
         q->last_us = now;
         s->st.gen_tok += (uint64_t)used;

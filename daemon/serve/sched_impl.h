@@ -60,7 +60,8 @@ struct sched_seq {
     int passed;                /* admissions of younger ones while it was the oldest */
     uint64_t tried;            /* state of the pool when it last did not fit */
 
-    int n_cached, n_preempted, had; /* had: positions computed before a preemption */
+    int n_cached, n_preempted;
+    int had; /* positions computed before a preemption, or elsewhere */
     bool started;
     int64_t add_us, start_us, first_us, last_us;
 };

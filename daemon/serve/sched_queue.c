@@ -247,13 +247,14 @@ bool sched_start(struct sched *s, int64_t now, struct sched_seq *q)
     q->grant = 0;
     s->n_running++;
     insert_by_age(&s->running, &q->link, q->num, offsetof(struct sched_seq, link));
-    if (q->started) {
-        s->st.recomputed_tok += q->had > cached ? (uint64_t)(q->had - cached) : 0;
+    s->st.recomputed_tok += q->had > cached ? (uint64_t)(q->had - cached) : 0;
+    if (q->started)
         return true;
-    }
     q->started = true;
     q->start_us = now;
-    q->n_cached = cached;
+    q->n_cached = cached < q->p.n_prompt ? cached : q->p.n_prompt;
+    if (q->had) /* its prompt was counted where it began */
+        return true;
     s->st.prompt_tok += (uint64_t)q->p.n_prompt;
     s->st.cached_tok += (uint64_t)cached;
     return true;

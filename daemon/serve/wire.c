@@ -478,6 +478,10 @@ int wire_parse_add(const void *p, size_t n, struct wire_add *ret, struct err *e)
     const struct gen_params *g = &a.params;
     if (g->n_prompt < 0 || g->n_stop < 0 || g->n_bias < 0 || g->n_gen < 0)
         return err_set(e, ERR_SYNTAX, "an ADD message has a negative count");
+    /* at least one id is the prompt's, whose first is never scored */
+    if (g->n_scored < 0 || (g->n_scored && g->n_scored >= g->n_prompt))
+        return err_set(e, ERR_SYNTAX, "an ADD message of %d ids has %d scores",
+                       g->n_prompt, g->n_scored);
     size_t np = sizeof(int32_t) * ((size_t)g->n_prompt + (size_t)g->n_gen);
     size_t ns = sizeof(int32_t) * (size_t)g->n_stop;
     size_t nb = sizeof(struct step_bias) * (size_t)g->n_bias;

@@ -18,10 +18,10 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 3, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
+enum { WIRE_VERSION = 4, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
-/* to the engine: ADD CANCEL DRAIN STOP SPIN PEER PEER_GONE RECOMPUTE; both ways: EXPORT
- * PULLED; from it: the rest. From ARENA on: wire_kv.h. */
+/* to the engine: ADD CANCEL DRAIN STOP SPIN YIELD PEER PEER_GONE RECOMPUTE; both ways:
+ * EXPORT PULLED; from it: the rest. From ARENA on: wire_kv.h. */
 #define WIRE_MAP(X)                                                                      \
     X(HELLO)     /* struct wire_hello */                                                 \
     X(LOADING)   /* struct wire_loading */                                               \
@@ -34,6 +34,7 @@ enum { WIRE_VERSION = 3, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS fr
     X(TOKENS)    /* struct wire_tokens, tokens without their unused alternatives */      \
     X(FINISH)    /* struct wire_finish */                                                \
     X(SPIN)      /* uint32_t: 1 = nobody else wants its CPUs, 0 = sleep at once */       \
+    X(YIELD)     /* give back what waits: FINISH with RETURNED for each */               \
     X(ARENA)     /* struct wire_arena and a descriptor */                                \
     X(PEER)      /* an ARENA of another engine, relayed with its descriptor */           \
     X(PEER_GONE) /* uint64_t incarnation: that engine is no more */                      \

@@ -56,7 +56,7 @@ def reason(rack):
 def test_engine_killed(start):
     """Open streams get one error frame, unanswered requests 503 with Retry-After; then
     the engine is back, and the daemon never noticed more than that."""
-    r = start(*SMALL)
+    r = start(*SMALL, "--on-engine-loss", "fail")
     answers = []
     streams = [Stream(r, LONG) for _ in range(2)]
     for s in streams:
@@ -119,7 +119,8 @@ def client(rack, seed, over, outcomes):
 
 
 def test_engine_killed_under_load(start):
-    """Whatever is under way, each client gets one whole outcome and nothing is left over."""
+    """Whatever is under way, each client gets one whole outcome and nothing is left over.
+    Most go on; only who was under way at two deaths has an error."""
     r = start(*SMALL, "--max-seqs", "8", "--max-waiting", "8")
     fds = len(os.listdir(f"/proc/{r.p.pid}/fd"))
     over, outcomes = threading.Event(), []
@@ -136,8 +137,8 @@ def test_engine_killed_under_load(start):
     for t in threads:
         t.join(60 * SLOW)
         assert not t.is_alive()
-    assert set(outcomes) <= {"200", "429", "503", "stream done", "stream error"}, outcomes
-    assert "503" in outcomes
+    assert set(outcomes) <= {"200", "429", "500", "503", "stream done", "stream error"}, outcomes
+    assert r.metric("llmrack_requests_resumed_total") > 0
     wait_for(lambda: not r.local("/api/v1/requests")["requests"])
     wait_for(lambda: r.metric("llmrack_kv_blocks_used") == 0)
     assert len(os.listdir(f"/proc/{r.p.pid}/fd")) <= fds + 2  # of the questions just asked
@@ -145,15 +146,15 @@ def test_engine_killed_under_load(start):
 
 def test_engine_that_hangs_is_restarted(start):
     r = start(*SMALL, "--stuck-s", "2")
-    s = Stream(r, LONG)
+    s = Stream(r, dict(LONG, max_tokens=400))
     wait_for(s.begun)
     first = engine(r)
     os.kill(first, signal.SIGSTOP)
-    frames = s.frames()
-    assert "no step has ended" in frames[-1]["error"]["message"]
+    wait_for(lambda: "no step has ended" in r.logged())
     assert r.get("/healthz")[0] == 200
-    wait_for(r.is_ready, 60)
-    assert engine(r) != first
+    frames = s.frames()  # goes on in the next one
+    assert frames[-1] == "[DONE]" and engine(r) != first
+    assert frames[-2]["choices"][0]["finish_reason"] == "length"
     assert r.post(TEXT, SHORT)[0] == 200
 
 
@@ -320,7 +321,7 @@ def test_model_cut_short(start, tmp_path):
     """A file that loses its end while it is served can end the engine, never the daemon."""
     path = tmp_path / "cut.gguf"
     shutil.copyfile(MODEL, path)
-    r = start(*SMALL, model=str(path))
+    r = start(*SMALL, "--on-engine-loss", "fail", model=str(path))
     pid = engine(r)
     os.truncate(path, os.path.getsize(path) // 2)
     for _ in range(3):  # works as long as no page of the lost half is needed

@@ -5,12 +5,13 @@ import os
 import re
 import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import rack as rack_module
-from rack import BIN, MODEL, Stream, wait_for
+from rack import BIN, MODEL, SLOW, Stream, wait_for
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "tools"))
 
@@ -236,9 +237,39 @@ def comes_back(rack, pid):
 
 
 def test_engine_killed_under_a_stream(mesh):
-    """One clear error for whoever waited; then all ranks are there again."""
+    """Whoever waited sees a pause, and the text of an undisturbed run."""
+    greedy = dict(ASK, max_tokens=150)
+    seeded = dict(greedy, temperature=0.9, seed=7, n=2, presence_penalty=0.5, logprobs=2)
+    want = [mesh.post(TEXT, a)[1] for a in (greedy, seeded)]
+    pid = main(mesh)["pid"]
+    s = Stream(mesh, dict(greedy, stream_options={"include_usage": True}))
+    both = []
+    t = threading.Thread(target=lambda: both.append(mesh.post(TEXT, seeded)))
+    t.start()
+    wait_for(lambda: [r for r in mesh.local("/api/v1/requests")["requests"]
+                      if r["output_tokens"] > 2][2:])
+    os.kill(pid, signal.SIGKILL)
+    frames = s.frames()
+    assert frames[-1] == "[DONE]" and not [f for f in frames[:-1] if "error" in f]
+    text = "".join(f["choices"][0]["text"] for f in frames[:-1] if f["choices"])
+    assert text == want[0]["choices"][0]["text"]
+    tokens = "prompt_tokens", "completion_tokens", "total_tokens"
+    assert [frames[-2]["usage"][k] for k in tokens] == [want[0]["usage"][k] for k in tokens]
+    t.join(60 * SLOW)
+    status, body, _ = both[0]
+    assert status == 200 and body["choices"] == want[1]["choices"]
+    assert [body["usage"][k] for k in tokens] == [want[1]["usage"][k] for k in tokens]
+    comes_back(mesh, pid)
+    assert mesh.metric("llmrack_engine_failures_total") == 1
+    assert mesh.metric("llmrack_requests_resumed_total") == 3
+
+
+def test_engine_killed_and_told_to_fail(mesh):
+    """Hot: from now on one clear error for whoever waited; then all ranks are there again."""
     want = mesh.post(TEXT, ASK)[1]["choices"][0]["text"]
     pid = main(mesh)["pid"]
+    commit(mesh, on_engine_loss="fail")
+    assert main(mesh)["pid"] == pid
     s = Stream(mesh, dict(ASK, max_tokens=600))
     wait_for(s.begun)
     os.kill(pid, signal.SIGKILL)
@@ -246,13 +277,13 @@ def test_engine_killed_under_a_stream(mesh):
     assert "failed, try again" in e["message"] and e["type"] == "service_unavailable_error"
     comes_back(mesh, pid)
     assert mesh.post(TEXT, ASK)[1]["choices"][0]["text"] == want
-    assert mesh.metric("llmrack_engine_failures_total") == 1
 
 
 def fault_config(tmp_path_factory, **layout):
     words = ", ".join(f"{k}: {v}" for k, v in layout.items())
     path = tmp_path_factory.mktemp("ranks") / "llmrackd.yaml"
-    path.write_text(CONFIG.replace("tp: 3", words))
+    path.write_text(CONFIG.replace("tp: 3", words).replace(
+        "step_tok", "on_engine_loss: fail, step_tok"))
     return str(path)
 
 
@@ -275,6 +306,12 @@ def faulty(tmp_path_factory):
     r.stop()
 
 
+def fault(rack, point, rank, ms):
+    with open(rack.fault_file + ".new", "w") as f:
+        f.write(f"{point} {rank} {ms}")
+    os.rename(rack.fault_file + ".new", rack.fault_file)
+
+
 @pytest.mark.parametrize("point,rank,ms", [("rank", 2, 0), ("rank", 0, 0),
                                            ("collective", 1, 4000)],
                          ids=["stopped", "leader", "late"])
@@ -288,9 +325,7 @@ def test_the_rank_is_named(faulty, point, rank, ms):
     streams = [Stream(faulty, dict(ASK, max_tokens=600)) for _ in range(2)]
     for s in streams:
         wait_for(s.begun)
-    with open(faulty.fault_file + ".new", "w") as f:
-        f.write(f"{point} {rank} {ms}")
-    os.rename(faulty.fault_file + ".new", faulty.fault_file)
+    fault(faulty, point, rank, ms)
     named = re.compile(rf"\brank {rank} (did not come to \S+ \d+ of group '\w+' \(step \d+\)|"
                        r"has not ended its step) within \d\.\d s")
     for s in streams:
@@ -301,3 +336,19 @@ def test_the_rank_is_named(faulty, point, rank, ms):
     comes_back(faulty, pid)
     assert not os.path.exists(faulty.fault_file)
     assert faulty.post(TEXT, ASK)[1]["choices"][0]["text"] == want
+
+
+def test_a_stopped_rank_is_outlived(faulty):
+    """Configured so, the requests go on once the ranks are there again."""
+    commit(faulty, on_engine_loss="recompute")
+    ask = dict(ASK, max_tokens=100)
+    want = faulty.post(TEXT, ask)[1]["choices"][0]["text"]
+    pid = main(faulty)["pid"]
+    s = Stream(faulty, ask)
+    wait_for(s.begun)
+    fault(faulty, "rank", 1, 0)
+    frames = s.frames()
+    assert frames[-1] == "[DONE]"
+    assert "".join(f["choices"][0]["text"] for f in frames[:-1]) == want
+    assert main(faulty)["pid"] != pid
+    commit(faulty, on_engine_loss="fail")

@@ -2,9 +2,11 @@
  *
  * Started with --fd=.. by the supervisor it acts as its --fake= option says, or the last
  * word of its --model= path, speaking the real protocol: echo answers with max_tokens
- * tokens of id 7; hold gives one and waits for a cancel; gated is an echo that is not
- * ready before the test lets it; refuse says that its queue is full; the others fail in
- * one way each. The test's main calls fake_engine_main first. */
+ * tokens of id 7 in all, with those that it was given; hold gives one and waits for a
+ * cancel; queue lets all wait until it is to give them back; poison dies of every
+ * request; gated is an echo that is not ready before the test lets it; refuse says that
+ * its queue is full; the others fail in one way each. The test's main calls
+ * fake_engine_main first. */
 #ifndef TESTS_FAKE_ENGINE_H
 #define TESTS_FAKE_ENGINE_H
 
@@ -70,7 +72,8 @@ static void fake_warm(struct fake *f, const struct wire_add *a)
 static void fake_add(struct fake *f, const struct wire_add *a)
 {
     struct step_token tok = {.id = 7};
-    int n = !strcmp(f->act, "hold") ? 1 : a->params.max_tokens;
+    int left = a->params.max_tokens - a->params.n_gen;
+    int n = !strcmp(f->act, "queue") ? 0 : !strcmp(f->act, "hold") && left ? 1 : left;
 
     if (!strcmp(f->act, "refuse")) {
         fake_finish(f, a->params.id, FINISH_ERROR, 0);
@@ -78,13 +81,20 @@ static void fake_add(struct fake *f, const struct wire_add *a)
     }
     for (int i = 0; i < n; i++)
         wire_send_tokens(f->c, a->params.id, false, &tok, 1, NULL);
-    if (!strcmp(f->act, "hold")) {
+    if (!strcmp(f->act, "queue")) {
+        metric_set(f->page, M_RUNNING, 0, 6); /* for a test to see */
+        f->held[f->n_held++ % 64] = a->params.id;
+        return;
+    }
+    if (!strcmp(f->act, "poison"))
+        _exit(4);
+    if (!strcmp(f->act, "hold") && left > 1) {
         f->held[f->n_held++ % 64] = a->params.id;
         return;
     }
     metric_add(f->page, M_STEPS, 0, 1);
     metric_observe(f->page, M_ITER_TOK, n);
-    fake_finish(f, a->params.id, FINISH_LENGTH, n);
+    fake_finish(f, a->params.id, FINISH_LENGTH, a->params.max_tokens);
 }
 
 static void fake_frame(struct fake *f, enum wire_kind kind, const void *p, size_t n)
@@ -99,6 +109,9 @@ static void fake_frame(struct fake *f, enum wire_kind kind, const void *p, size_
         fake_warm(f, &a);
     else if (kind == WIRE_ADD)
         fake_add(f, &a);
+    else if (kind == WIRE_YIELD && !strcmp(f->act, "queue"))
+        for (; f->n_held; f->n_held--)
+            fake_finish(f, f->held[f->n_held - 1], FINISH_RETURNED, 1);
     else if (kind == WIRE_CANCEL && wire_parse(WIRE_CANCEL, p, n, &id, NULL) == 0)
         fake_finish(f, id, FINISH_ABORT, 1);
     else if (kind == WIRE_SPIN && wire_parse(WIRE_SPIN, p, n, &on, NULL) == 0)

@@ -378,6 +378,57 @@ static void test_scored_prompt(void **state)
     assert_int_equal(stop(&s), 0);
 }
 
+/* A request that began in another engine: all that this one says is what the first one
+ * would have said from there on. */
+static void test_goes_on_same_tokens(void **state)
+{
+    (void)state;
+    static const int cut[] = {0, 1, 17, 59, 60};
+    static struct answer whole[1], rest[5];
+    static int32_t ids[70];
+    struct engine_cfg cfg = base_cfg();
+    struct wire_add r = request(1, 10, 60);
+    struct side a, b;
+
+    memset(whole, 0, sizeof(whole));
+    memset(rest, 0, sizeof(rest));
+    r.params.prompt_logprobs = true;
+    r.params.repetition = 1.2f;
+    r.params.presence = 0.3f;
+    r.params.frequency = 0.2f;
+    open_side(&a, &cfg);
+    ask(&a, &r);
+    collect(&a, whole, 1, 1);
+    assert_int_equal(whole[0].n, 9 + 60);
+    assert_int_equal(stop(&a), 0);
+    open_side(&b, &cfg);
+    for (int i = 0; i < 70; i++)
+        ids[i] = i < 10 ? prompt[i] : whole[0].toks[i - 1].id;
+    r.prompt = ids;
+    for (int i = 0; i < 5; i++) {
+        r.params.id = 1 + (uint64_t)i;
+        r.params.n_gen = cut[i];
+        r.params.n_scored = cut[i] ? 9 : 4;
+        ask(&b, &r);
+    }
+    collect(&b, rest, 1, 5);
+    for (int i = 0; i < 5; i++) {
+        int told = (cut[i] ? 9 : 4) + cut[i];
+        assert_int_equal(rest[i].n, 69 - told);
+        assert_int_equal(rest[i].n_scored, cut[i] ? 0 : 5);
+        assert_memory_equal(rest[i].toks, whole[0].toks + told,
+                            (size_t)(69 - told) * sizeof(struct step_token));
+        assert_int_equal(rest[i].f.reason, FINISH_LENGTH);
+        assert_int_equal(rest[i].f.n_prompt, 10);
+        assert_int_equal(rest[i].f.n_out, 60);
+        assert_true(rest[i].f.n_cached <= 10);
+    }
+    /* counted here: what was computed here; prompts, where they began */
+    assert_int_equal(metric_get(b.page, M_GEN_TOK, 0), 60 + 59 + 43 + 1);
+    assert_int_equal(metric_get(b.page, M_PROMPT_TOK, 0), 10);
+    assert_int_equal(stop(&b), 0);
+}
+
 static void test_cancel(void **state)
 {
     (void)state;
@@ -520,7 +571,7 @@ static void test_malformed_message_ends_it(void **state)
 
     for (int kind = WIRE_HELLO; kind < WIRE_COUNT; kind++) {
         struct side s;
-        if (kind == WIRE_DRAIN || kind == WIRE_STOP)
+        if (kind == WIRE_DRAIN || kind == WIRE_STOP || kind == WIRE_YIELD)
             continue; /* have no payload to be wrong */
         open_side(&s, &cfg);
         wire_send(s.daemon, (enum wire_kind)kind, &(struct wire_part){junk, 100}, 1,
@@ -668,6 +719,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_preempted_same_tokens),
     cmocka_unit_test(test_groups_same_tokens),
     cmocka_unit_test(test_scored_prompt),
+    cmocka_unit_test(test_goes_on_same_tokens),
     cmocka_unit_test(test_cancel),
     cmocka_unit_test(test_refusals),
     cmocka_unit_test(test_drain),

@@ -471,6 +471,23 @@ static void failed_after_drain_first_comes_back(void **state)
     assert_int_equal(f->trouble.code, ERR_OK);
 }
 
+/* What waits in the engine that is replaced goes to the new one at once. */
+static void the_queue_moves_to_the_new_one(void **state)
+{
+    struct fix *f = *state;
+    struct instance_status s[8];
+    struct seen waits = {0};
+
+    apply(f, one("/fake/queue", ""));
+    ask(f, "alpha", &waits);
+    UNTIL(f, first(f).running == 6); /* the engine has it */
+    apply(f, one("/fake/queue", "    mode: colocated\n"));
+    UNTIL(f, instances(f, s) == 1); /* nothing is left of the old one */
+    assert_int_equal(s[0].generation, 2);
+    assert_int_equal(s[0].live, 1);
+    assert_int_equal(waits.finishes, 0);
+}
+
 static void the_drain_has_an_end(void **state)
 {
     struct fix *f = *state;
@@ -515,6 +532,9 @@ static void two_instances_of_two_models(void **state)
     assert_string_equal(a.instance, "one");
     pid = s[0].pid;
     kill(s[1].pid, SIGKILL); /* the other one does not notice */
+    UNTIL(f, b.tokens == 2); /* its request goes on with the next engine */
+    instances(f, s);
+    kill(s[1].pid, SIGKILL);
     UNTIL(f, b.finishes);
     assert_int_equal(b.reason, FINISH_ERROR);
     assert_int_equal(first(f).pid, pid);
@@ -783,6 +803,7 @@ static const struct CMUnitTest tests[] = {
     T(pools_in_place_of_one),
     T(pools_need_room),
     T(orders_for_both_pools),
+    T(the_queue_moves_to_the_new_one),
     T(the_drain_has_an_end),
     T(two_instances_of_two_models),
     T(cpus_are_divided),

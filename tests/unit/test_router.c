@@ -474,6 +474,198 @@ static void moved_off(void **state)
         assert_int_equal(late[i].finishes, 1);
 }
 
+/* ---- engines that go ---- */
+
+static void go_on(struct fix *f, int64_t wait_us)
+{
+    struct served_hot h = {.temperature = 1, .top_p = 1, .recompute = true};
+
+    h.restart_wait_us = wait_us;
+    target_set_hot(f->t, &h);
+}
+
+/* Order, tokens, death, the same order with its answer so far, and so on. */
+static void goes_on_after_restart(void **state)
+{
+    struct fix *f = *state;
+    struct seen s[3] = {0};
+    struct gen_submit g[3] = {ask(&s[0]), ask(&s[1]), ask(&s[2])};
+    struct step_token tok[3] = {{.id = 5}, {.id = 6}, {.id = 7}};
+    struct gen_finish fin = {.reason = FINISH_LENGTH, .n_prompt = 3, .n_out = 4};
+    struct instance_status is;
+    struct wire_add add;
+    struct err e, why;
+    uint64_t ids[3], got;
+    int64_t load;
+    int sent;
+
+    go_on(f, 1000000000);
+    assert_int_equal(router_submit(f->r, f->m, g, 3, ids, &e), 0);
+    router_instances(f->r, &is, 1);
+    load = is.load;
+    assert_int_equal(load, 3 * (3 + 4));
+    target_take(f->t, &add, &got);
+    target_take(f->t, &add, &got);
+    target_tokens(f->t, ids[0], tok, 2, true);
+    target_tokens(f->t, ids[0], tok, 3, false);
+    err_set(&why, ERR_UNAVAIL, "gone");
+    set_state(f, INSTANCE_BACKOFF);
+    assert_int_equal(target_lose(f->t, &why), 3);
+    assert_true(metric_get(target_page(f->t), M_REQ_RESUMED, 0) == 2);
+    assert_int_equal(target_live(f->t, &sent), 3);
+    assert_int_equal(sent, 0);
+    router_instances(f->r, &is, 1);
+    assert_int_equal(is.load, load); /* all of it is to be computed again */
+    target_tokens(f->t, ids[2] + 1, tok, 1, false);
+    set_state(f, INSTANCE_READY);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(target_take(f->t, &add, &got), TARGET_ADD);
+        assert_int_equal(got, ids[i]);
+        assert_int_equal(add.params.group, ids[0]);
+        assert_int_equal(add.params.n_prompt, 3);
+        assert_int_equal(add.params.n_gen, i ? 0 : 3);
+        assert_int_equal(add.params.n_scored, i ? 0 : 2);
+        assert_int_equal(add.prompt[2], 3);
+        for (int k = 0; k < add.params.n_gen; k++)
+            assert_int_equal(add.prompt[3 + k], 5 + k);
+    }
+    target_tokens(f->t, ids[0], tok, 1, false);
+    target_finish(f->t, ids[0], &fin);
+    assert_int_equal(s[0].finishes, 1);
+    assert_int_equal(s[0].tokens, 2 + 3 + 1);
+    assert_int_equal(s[0].reason, FINISH_LENGTH);
+    router_instances(f->r, &is, 1);
+    assert_int_equal(is.load, 2 * (3 + 4));
+    /* the second engine goes: those that it had too are not tried again */
+    set_state(f, INSTANCE_BACKOFF);
+    assert_int_equal(target_lose(f->t, &why), 1);
+    assert_int_equal(s[1].finishes, 1);
+    assert_int_equal(s[1].reason, FINISH_ERROR);
+    assert_int_equal(s[1].code, ERR_INTERNAL);
+    assert_int_equal(s[2].finishes, 0); /* the first one never heard of it */
+    target_fail_all(f->t, &why);
+    assert_int_equal(s[2].finishes, 1);
+    router_instances(f->r, &is, 1);
+    assert_int_equal(is.load, 0);
+}
+
+/* While no engine is there: what is cancelled ends at once, the rest at its deadline, and
+ * nothing is taken. Another file under the name ends all. */
+static void waits_in_vain(void **state)
+{
+    struct fix *f = *state;
+    struct seen s[4] = {0};
+    struct served other = {.name = "m", .n_vocab = 7};
+    struct wire_add add;
+    struct err why;
+    uint64_t id[4], got;
+
+    err_set(&why, ERR_UNAVAIL, "gone");
+    go_on(f, 1000000000);
+    for (int i = 0; i < 3; i++)
+        id[i] = submit(f, NULL, &s[i]);
+    for (int i = 0; i < 2; i++)
+        target_take(f->t, &add, &got);
+    router_cancel(f->r, id[1]); /* the engine is to be told when it goes */
+    set_state(f, INSTANCE_BACKOFF);
+    assert_int_equal(target_lose(f->t, &why), 2);
+    assert_int_equal(s[1].finishes, 1);
+    assert_int_equal(s[1].reason, FINISH_ABORT);
+    target_sweep(f->t);
+    router_cancel(f->r, id[0]);
+    assert_true(bell(f->t));
+    target_sweep(f->t);
+    assert_false(bell(f->t));
+    assert_int_equal(s[0].finishes, 1);
+    assert_int_equal(s[0].reason, FINISH_ABORT);
+    assert_int_equal(s[2].finishes, 0);
+    go_on(f, 0);
+    target_sweep(f->t);
+    assert_int_equal(s[2].finishes, 1);
+    assert_int_equal(s[2].reason, FINISH_ERROR);
+    assert_int_equal(s[2].code, ERR_UNAVAIL);
+    go_on(f, 1000000000);
+    set_state(f, INSTANCE_READY);
+    id[3] = submit(f, NULL, &s[3]);
+    target_take(f->t, &add, &got);
+    set_state(f, INSTANCE_BACKOFF);
+    target_lose(f->t, &why);
+    target_set_model(f->t, &other, NULL);
+    assert_int_equal(s[3].finishes, 1);
+    assert_int_equal(s[3].code, ERR_UNAVAIL);
+    assert_int_equal(router_live(f->r), 0);
+    assert_true(got == id[3]);
+}
+
+/* With another engine of the model: at once, or as soon as it is ready; choices of one
+ * request together. What a draining one gives back goes there too. */
+static void goes_on_elsewhere(void **state)
+{
+    struct fix *f = *state;
+    struct target *t = add_target(f, "0:2", 1, NULL);
+    struct seen s[5] = {0};
+    struct gen_submit two[2] = {ask(&s[0]), ask(&s[1])};
+    struct step_token tok = {.id = 9};
+    struct wire_add add;
+    struct err e, why;
+    uint64_t id[5], got;
+
+    err_set(&why, ERR_UNAVAIL, "gone");
+    go_on(f, 1000000000);
+    assert_int_equal(router_submit(f->r, f->m, two, 2, id, &e), 0);
+    target_take(f->t, &add, &got);
+    target_take(f->t, &add, &got);
+    target_tokens(f->t, id[1], &tok, 1, false);
+    assert_false(target_has_other(f->t));
+    set_state(f, INSTANCE_BACKOFF);
+    assert_int_equal(target_lose(f->t, &why), 2);
+    assert_int_equal(target_live(f->t, NULL), 2);
+    target_set_model(t, f->m, NULL);
+    set_state_of(t, INSTANCE_READY); /* it comes, and has them */
+    assert_true(bell(t));
+    assert_int_equal(target_live(f->t, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(target_take(t, &add, &got), TARGET_ADD);
+        assert_int_equal(got, id[i]);
+        assert_int_equal(add.params.n_gen, i);
+        assert_int_equal(add.prompt[i ? 3 : 2], i ? 9 : 3);
+    }
+    target_tokens(f->t, id[0], &tok, 1, false); /* late words of the first engine */
+    assert_int_equal(s[0].tokens, 0);
+    set_state(f, INSTANCE_READY);
+    set_state_of(t, INSTANCE_BACKOFF); /* fails where it is not configured to go on */
+    target_lose(t, &why);
+    assert_true(s[0].finishes == 1 && s[1].finishes == 1);
+    set_state_of(t, INSTANCE_READY);
+    for (int i = 2; i < 5; i++) {
+        target_drain(t, true);
+        id[i] = submit(f, NULL, &s[i]);
+        target_drain(t, false);
+        target_take(f->t, &add, &got);
+    }
+    router_cancel(f->r, id[4]);
+    assert_true(target_has_other(f->t));
+    target_drain(f->t, true);
+    target_return(f->t, id[3]);
+    target_return(f->t, id[4]);
+    target_return(f->t, id[0]); /* gone */
+    target_return(t, id[2]);    /* not its own */
+    assert_int_equal(s[4].finishes, 1);
+    assert_int_equal(s[4].reason, FINISH_ABORT);
+    assert_int_equal(target_live(f->t, NULL), 1);
+    assert_int_equal(target_take(t, &add, &got), TARGET_ADD);
+    assert_int_equal(got, id[3]);
+    target_drain(t, true); /* nowhere else: back where it was */
+    target_return(t, id[3]);
+    assert_int_equal(target_take(t, &add, &got), TARGET_ADD);
+    assert_int_equal(got, id[3]);
+    target_fail_all(f->t, &why);
+    target_fail_all(t, &why);
+    for (int i = 2; i < 5; i++)
+        assert_int_equal(s[i].finishes, 1);
+    target_free(t);
+}
+
 static void none_at_all(void **state)
 {
     struct fix *f = *state;
@@ -625,7 +817,11 @@ static void act(struct fix *f, uint64_t *seed)
             break;
         set_state(f, INSTANCE_BACKOFF);
         err_set(&why, ERR_UNAVAIL, "gone");
-        target_fail_all(f->t, &why);
+        go_on(f, 1000000000);
+        if (test_rand(seed) % 2)
+            target_lose(f->t, &why);
+        else
+            target_fail_all(f->t, &why);
         set_state(f, INSTANCE_READY);
         break;
     }
@@ -663,6 +859,9 @@ static const struct CMUnitTest tests[] = {
     T(two_models),
     T(replacement),
     T(moved_off),
+    T(goes_on_after_restart),
+    T(waits_in_vain),
+    T(goes_on_elsewhere),
     T(none_at_all),
     T(hot_values),
     T(pages_of_the_gone),

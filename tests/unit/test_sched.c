@@ -341,6 +341,85 @@ static void test_prompt_logprobs(void **state)
     w_done(&w);
 }
 
+/* Whatever waits is given back, also what is parked behind a choice that runs or has been
+ * preempted; what runs goes on. */
+static void test_yield(void **state)
+{
+    (void)state;
+    struct sched_cfg c = sim_cfg(4, 64);
+    struct sched_event yield = {.kind = SCHED_YIELD};
+    struct w w;
+    struct gen_params p = req(2, 100, 4);
+    struct seen s[8] = {0};
+    const struct sched_out *o;
+    size_t n;
+
+    c.max_seqs = 2;
+    w_init(&w, &c);
+    add(&w, req(1, 10, 20), 1);
+    p.group = 2;
+    for (p.id = 2; p.id < 5; p.id++) /* one runs, two are parked */
+        add(&w, p, 2);
+    assert_true(turn(&w));
+    add(&w, req(5, 10, 4), 3);
+    p.group = 6; /* neither has a place */
+    for (p.id = 6; p.id < 8; p.id++)
+        add(&w, p, 4);
+    assert_int_equal(stats(&w).running, 2);
+    assert_int_equal(stats(&w).waiting, 5);
+    sched_out(w.s, &o);
+    sched_event(w.s, w.now, &yield);
+    check(&w);
+    n = sched_out(w.s, &o);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(o[i].kind, SCHED_OUT_FINISH);
+        assert_int_equal(o[i].reason, FINISH_RETURNED);
+        s[o[i].id].finishes++;
+    }
+    for (int i = 1; i < 8; i++)
+        assert_int_equal(s[i].finishes, i > 2);
+    assert_int_equal(stats(&w).waiting, 0);
+    while (turn(&w))
+        ;
+    look(&w, 2, &s[2]);
+    assert_true(s[2].n_toks > 0 && s[2].last.reason == FINISH_LENGTH);
+    assert_true(sched_idle(w.s));
+    assert_int_equal(used(&w), 0);
+    w_done(&w);
+}
+
+/* What was preempted is given back too, and goes on elsewhere with what it has. */
+static void test_yield_of_preempted(void **state)
+{
+    (void)state;
+    struct sched_cfg c = sim_cfg(4, 24);
+    struct w w;
+    const struct sched_out *o;
+    int n_toks[4] = {0}, given = 0;
+
+    c.max_ctx = 96;
+    w_init(&w, &c);
+    for (uint64_t id = 1; id <= 3; id++)
+        add(&w, req(id, 16, 40), 1 + (int)id);
+    while (!stats(&w).preemptions)
+        assert_true(turn(&w));
+    sched_event(w.s, w.now, &(struct sched_event){.kind = SCHED_YIELD});
+    check(&w);
+    size_t n = sched_out(w.s, &o);
+    for (size_t i = 0; i < n; i++) {
+        if (o[i].kind == SCHED_OUT_TOKENS)
+            n_toks[o[i].id] += o[i].n_toks;
+        else
+            given += o[i].reason == FINISH_RETURNED && o[i].n_out == n_toks[o[i].id] &&
+                     o[i].n_out > 0;
+    }
+    assert_true(given >= 1);
+    while (turn(&w))
+        ;
+    assert_true(sched_idle(w.s));
+    w_done(&w);
+}
+
 static void test_device_error(void **state)
 {
     (void)state;
@@ -435,6 +514,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_two_in_flight),
         cmocka_unit_test(test_accepts_none_or_several),
         cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_yield),
+        cmocka_unit_test(test_yield_of_preempted),
         cmocka_unit_test(test_device_error),
         cmocka_unit_test(test_free_midway),
         cmocka_unit_test(test_no_memory),

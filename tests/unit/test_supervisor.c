@@ -160,12 +160,15 @@ static void on_finish(void *arg, const struct gen_finish *g)
     snprintf(s->msg, sizeof(s->msg), "%s", g->error ? g->error->msg : "");
 }
 
-static uint64_t ask(struct fix *f, struct seen *s)
+static uint64_t ask_for(struct fix *f, struct seen *s, int max_tokens)
 {
     static const int32_t prompt[2] = {1, 2};
     struct gen_submit g = {
-        .params =
-            {.n_prompt = 2, .max_tokens = 3, .top_p = 1, .repetition = 1, .n_top = -1},
+        .params = {.n_prompt = 2,
+                   .max_tokens = max_tokens,
+                   .top_p = 1,
+                   .repetition = 1,
+                   .n_top = -1},
         .prompt = prompt,
         .sink = {on_tokens, on_finish, s},
     };
@@ -179,6 +182,8 @@ static uint64_t ask(struct fix *f, struct seen *s)
     router_unref(f->r, m);
     return id;
 }
+
+static uint64_t ask(struct fix *f, struct seen *s) { return ask_for(f, s, 3); }
 
 /* ---- the tests ---- */
 
@@ -247,6 +252,79 @@ static void crash_fails_requests_and_restarts(void **state)
     assert_int_equal(status(f).restarts, 1);
     assert_int_equal(open_descriptors(), fds);
     assert_true(metric_get(f->page, M_ENGINE_FAILURES, 0) == 1);
+}
+
+static void recompute(struct fix *f)
+{
+    struct served_hot h = {.temperature = 1, .top_p = 1, .recompute = true};
+
+    h.restart_wait_us = 60000000;
+    target_set_hot(f->t, &h);
+}
+
+/* One token of each engine, and the third ends it: its client sees the three and no more.
+ * A second death under the others is their end. */
+static void crash_is_outlived(void **state)
+{
+    struct fix *f = *state;
+    struct seen s[2] = {0};
+
+    start(f, "hold");
+    recompute(f);
+    until_state(f, INSTANCE_READY);
+    ask_for(f, &s[0], 2);
+    ask(f, &s[1]);
+    UNTIL(f, s[0].tokens == 1 && s[1].tokens == 1);
+    kill(status(f).pid, SIGKILL);
+    UNTIL(f, s[0].finishes);
+    assert_int_equal(s[0].reason, FINISH_LENGTH);
+    assert_int_equal(s[0].tokens, 2);
+    UNTIL(f, s[1].tokens == 2);
+    assert_int_equal(s[1].finishes, 0);
+    assert_int_equal(f->ready, 2);
+    kill(status(f).pid, SIGKILL);
+    UNTIL(f, s[1].finishes);
+    assert_int_equal(s[1].reason, FINISH_ERROR);
+    assert_int_equal(s[1].code, ERR_INTERNAL);
+    assert_non_null(strstr(s[1].msg, "failed 2 times under this request"));
+    assert_non_null(strstr(s[1].msg, "signal 9"));
+    assert_true(metric_get(target_page(f->t), M_REQ_RESUMED, 0) == 2);
+}
+
+static void poison_is_not_tried_for_ever(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+
+    start(f, "poison");
+    recompute(f);
+    until_state(f, INSTANCE_READY);
+    ask(f, &s);
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.code, ERR_INTERNAL);
+    assert_int_equal(s.tokens, 3); /* the first engine said all before it ended */
+    UNTIL(f, f->ready == 3);
+}
+
+/* Those that wait for an engine that does not come are told when it is stopped. */
+static void stop_ends_those_that_wait(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+
+    f->cfg.backoff_us = 60000000;
+    start(f, "hold");
+    recompute(f);
+    until_state(f, INSTANCE_READY);
+    ask(f, &s);
+    UNTIL(f, s.tokens);
+    kill(status(f).pid, SIGKILL);
+    until_state(f, INSTANCE_BACKOFF);
+    assert_int_equal(s.finishes, 0);
+    supervisor_stop(f->s, NULL, NULL);
+    assert_int_equal(s.finishes, 1);
+    assert_int_equal(s.code, ERR_UNAVAIL);
+    assert_true(supervisor_stopped(f->s));
 }
 
 static void cancels(void **state)
@@ -484,6 +562,9 @@ static void many_large_requests(void **state)
 static const struct CMUnitTest tests[] = {
     T(serves_and_stops),
     T(crash_fails_requests_and_restarts),
+    T(crash_is_outlived),
+    T(poison_is_not_tried_for_ever),
+    T(stop_ends_those_that_wait),
     T(cancels),
     T(refusal_keeps_its_code),
     T(failures_while_starting),
