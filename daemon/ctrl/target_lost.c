@@ -133,6 +133,7 @@ void target_return(struct target *t, uint64_t id)
             router_leave(t->r, q);
         } else {
             list_push(&t->outbox, &q->outbox);
+            metric_add(t->page->page, M_REQ_RESUMED, 0, 1);
             router_move(t->r, t);
             (void)queue_push(q->target->bell, q->target);
             q = NULL;

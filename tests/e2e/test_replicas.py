@@ -35,9 +35,9 @@ def instances(rack):
     return rack.local("/api/v1/instances")["instances"]
 
 
-def replicas(rack, n):
+def change(rack, what, value, n):
     status, _, body = rack.local_request("PATCH", "/api/v1/config/draft", {
-        "set": [{"path": "instances.main.replicas", "value": n}]})
+        "set": [{"path": "instances.main." + what, "value": value}]})
     assert status == 200 and json.loads(body)["fits"], body
     assert rack.local_request("POST", "/api/v1/config/commit", {})[0] == 202
     names = ["main"] + [f"main:{i}" for i in range(2, n + 1)]
@@ -107,7 +107,7 @@ def test_hit_rate_and_load(two):
     """Of two replicas the hit rate is within 5 % of that of one, and neither has more than
     1.2 times the mean outstanding."""
     one, _ = play(two, 1)
-    replicas(two, 2)
+    change(two, "replicas", 2, 2)
     both, sums = play(two, 2)
     mean = sum(sums.values()) / 2
     said = f"one {one:.3f}, two {both:.3f}, most loaded {max(sums.values()) / mean:.3f}"
@@ -118,14 +118,18 @@ def test_hit_rate_and_load(two):
 
 
 def test_drain_of_a_replica(two):
-    """What runs there ends there, whole; what comes goes to the other; then both serve."""
-    ask = {"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    """What runs there ends there, whole; what waits in its engine goes to the other at once,
+    as does what comes; then both serve."""
+    change(two, "max_seqs", 1, 2)
+    ask = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 0, "ignore_eos": True}
     want = two.post(TEXT, ask)[1]["choices"][0]["text"]
-    streams = [Stream(two, ask) for _ in range(6)]
-    wait_for(lambda: all(i["live"] for i in instances(two)))
+    streams = [Stream(two, ask) for _ in range(8)]
+    wait_for(lambda: all(i["live"] > 2 and i["running"] for i in instances(two)))
     status, _, body = two.local_request("POST", "/api/v1/instances/main:2/drain", {})
     assert status == 202, body
     wait_for(lambda: {i["name"]: i["state"] for i in instances(two)}["main:2"] == "draining")
+    wait_for(lambda: {i["name"]: i["live"] for i in instances(two)}["main:2"] <= 1)
+    assert two.metric("llmrack_requests_resumed_total") >= 2
     assert two.post(TEXT, ask)[1]["choices"][0]["text"] == want
     for s in streams:
         frames = s.frames()
