@@ -155,8 +155,8 @@ int kv_layout_fill(struct kv_layout *l, struct err *e)
 {
     size_t head, layer, block;
 
-    if (l->type != DT_F16 && l->type != DT_BF16)
-        return err_set(e, ERR_UNSUPPORTED, "KV type %s; F16 or BF16 would be right",
+    if (l->type != DT_F16 && l->type != DT_BF16 && l->type != DT_F32)
+        return err_set(e, ERR_UNSUPPORTED, "KV type %s; F16, BF16 or F32 would be right",
                        (unsigned)l->type < DT_COUNT ? dtype_name(l->type) : "?");
     if (l->block_tok != KV_BLOCK_TOK)
         return err_set(e, ERR_UNSUPPORTED, "KV blocks of %d positions; %d would be right",
@@ -166,7 +166,8 @@ int kv_layout_fill(struct kv_layout *l, struct err *e)
         l->v_dim < 0 || l->v_dim > l->head_dim)
         return err_set(e, ERR_RANGE, "KV of %d layers, %d heads of %d", l->n_layer,
                        l->n_kv_head, l->head_dim);
-    head = (size_t)KV_BLOCK_TOK * (size_t)kv_pad_dim(l->head_dim) * 2;
+    head = (size_t)KV_BLOCK_TOK * (size_t)kv_pad_dim(l->head_dim) *
+           (l->type == DT_F32 ? sizeof(float) : sizeof(uint16_t));
     layer = (l->v_dim ? 1 : 2) * (size_t)l->n_kv_head * head;
     block = layer * (size_t)l->n_layer;
     l->head_bytes = head;

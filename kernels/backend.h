@@ -100,7 +100,7 @@ int weight_cols(const struct weight *w);
  * [layer][head][K|V][...]; the order inside a head's block is the device's own. */
 struct kv_layout {
     int n_layer, n_kv_head, head_dim, block_tok;
-    enum dtype type; /* DT_F16 | DT_BF16 */
+    enum dtype type; /* DT_F16 | DT_BF16, or DT_F32, which the portable kernel serves */
     int v_dim; /* 0: a head has K and V, both of head_dim; else V is K's first v_dim and
                   is not stored (a latent) */
     size_t head_bytes, layer_bytes, block_bytes; /* filled in by kv_layout_fill */

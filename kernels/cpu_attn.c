@@ -52,7 +52,7 @@ struct attn_scratch {
 
 const struct attn_kern *attn_kern_get(enum cpu_isa isa, enum dtype type, bool latent)
 {
-    if (latent)
+    if (latent || type == DT_F32)
         return &attn_kern_portable;
     if (isa == CPU_ISA_AVX512)
         return type == DT_BF16 ? &attn_kern_avx512_bf16 : &attn_kern_avx512_f16;

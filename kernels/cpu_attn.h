@@ -44,7 +44,7 @@ struct attn_kern {
 
 extern const struct attn_kern attn_kern_portable, attn_kern_avx2, attn_kern_avx512_bf16,
     attn_kern_avx512_f16;
-/* latent: where V is a part of K. */
+/* latent: where V is a part of K. The portable one serves that, and KV in F32. */
 const struct attn_kern *attn_kern_get(enum cpu_isa isa, enum dtype type, bool latent);
 
 struct attn_scratch;

@@ -122,6 +122,20 @@ static void scatter(const struct kv_layout *l, char *block, int layer, int head,
         vb[kv_v_index(l->type, pad, tok, i)] = v[i];
 }
 
+/* The same in F32: d values of each, zeros beyond. */
+static void scatter_f32(const struct kv_layout *l, char *block, int layer, int head,
+                        int tok, const float *k, const float *v)
+{
+    float *kb = (float *)(void *)(block + kv_head_off(l, layer, 0, head));
+    float *vb = (float *)(void *)(block + kv_head_off(l, layer, 1, head));
+    int pad = kv_pad_dim(l->head_dim);
+
+    for (int i = 0; i < pad; i++)
+        kb[kv_k_index(l->type, tok, i)] = i < l->head_dim ? k[i] : 0;
+    for (int i = 0; v && i < pad; i++)
+        vb[kv_v_index(l->type, pad, tok, i)] = i < l->head_dim ? v[i] : 0;
+}
+
 static void rope_head(const struct rope_job *job, float *x, const float *cs,
                       const float *norm)
 {
@@ -152,6 +166,11 @@ static void rope_row(const struct rope_job *job, int row)
     for (int h = 0; h < o->n_kv_head; h++) {
         memcpy(kr, k + h * d, (size_t)d * sizeof(float));
         rope_head(job, kr, cs, cpu_vec(o->k_norm));
+        if (l->type == DT_F32) {
+            scatter_f32(l, block, o->layer, h, slot % KV_BLOCK_TOK, kr,
+                        v ? v + h * d : v);
+            continue;
+        }
         job->kern->to_half(l->type, kr, kh, d);
         if (v)
             job->kern->to_half(l->type, v + h * d, vh, d);

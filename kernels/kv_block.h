@@ -5,7 +5,7 @@
  * padded to 16; rope_store writes zeros there.
  *
  *   BF16  K [dim/2][16 tok][2 dim]   V [tok/2][dim][2 tok]
- *   F16   K [dim][16 tok]            V [tok][dim]
+ *   F16   K [dim][16 tok]            V [tok][dim]           and so is F32
  *
  * A latent has K alone, whose first v_dim dimensions are V too.
  *

@@ -2,8 +2,8 @@
  *
  * forward.c has the life and the run of a step, forward_stage.c cuts a step into
  * micro-batches and stages their integers, forward_ops.c launches the ops of one;
- * forward_moe.c has layers of experts, forward_cp*.c rows that ranks share; forward_part.c
- * says which part of the model is a rank's, forward_weights.c loads it. */
+ * forward_moe.c has layers of experts, forward_cp*.c rows that ranks share;
+ * forward_part.c says which part of the model is a rank's, forward_weights.c loads it. */
 #ifndef SERVE_FORWARD_IMPL_H
 #define SERVE_FORWARD_IMPL_H
 

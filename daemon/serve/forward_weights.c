@@ -4,8 +4,8 @@
  * roles a family has. Tensor by tensor: check the shape, cut out the rank's part, hand it
  * to the device, drop the file's pages behind it, so that file and copy are never in
  * memory together. A part (forward_part.c) is cut along the sizes that the ranks share
- * (heads, KV heads, FFN width, vocabulary): rows of the file for a column-parallel matrix,
- * runs of each row for a row-parallel one. */
+ * (heads, KV heads, FFN width, vocabulary): rows of the file for a column-parallel
+ * matrix, runs of each row for a row-parallel one. */
 #include "daemon/serve/forward_weights.h"
 
 #include <stdlib.h>

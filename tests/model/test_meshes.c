@@ -1,7 +1,6 @@
 /* tests/model/test_meshes.c - every family over every mesh of up to eight ranks that it
- * can have gives what one rank gives: in F32, logits within 1e-4 and of each row the same
- * token from the same experts. (K and V are kept in F16: where a last bit of the sum over
- * ranks carries one of them over a border, a row may be off by more, up to MAX_ROW.)
+ * can have gives what one rank gives: in F32 (KV too), logits of each row within 1e-4 and
+ * the same tokens from the same experts.
  *
  * That is well posed only where nothing is a toss-up: the seed of each family's model is
  * the first from SEED on for which the smallest margin of any router and the smallest gap
@@ -13,8 +12,7 @@
 enum { LEN = 36, SEQS = 3, ROWS = SEQS * LEN, THIRD = 3, MAX_SEEDS = 1000 };
 
 #define MARGIN 1e-3
-#define MAX_ERROR 1e-4 /* normalised, of all logits */
-#define MAX_ROW 1e-3
+#define MAX_ERROR 1e-4 /* normalised, of a row */
 
 /* ---- meshes ---- */
 
@@ -149,7 +147,7 @@ static struct mesh_job job_of(const struct given *g, int budget)
     return (struct mesh_job){.model = g->dir,
                              .backend = "cpu",
                              .isa = "portable",
-                             .kv = DT_F16,
+                             .kv = DT_F32,
                              .toks = g->toks,
                              .n_seq = SEQS,
                              .len = LEN,
@@ -184,12 +182,12 @@ static void find_seed(struct given *g, const char *family)
     assert_true(g->margin > MARGIN && g->gap > MARGIN);
 }
 
-/* The error of the logits. */
+/* The largest error of a row. */
 static double one_mesh(const struct given *g, const char *layout, int budget)
 {
     struct replay watch = {.of = &g->routing, .lock = PTHREAD_MUTEX_INITIALIZER};
     struct mesh_job job = job_of(g, budget);
-    double worst = 0, whole;
+    double worst = 0;
     float *got;
 
     job.watch = replay_watch;
@@ -200,10 +198,8 @@ static double one_mesh(const struct given *g, const char *layout, int budget)
         double error = mesh_error(g->logits + at, got + at, TINY_VOCAB);
         worst = error > worst ? error : worst;
     }
-    whole = mesh_error(g->logits, got, (size_t)ROWS * TINY_VOCAB);
-    if (!(whole < MAX_ERROR && worst < MAX_ROW))
-        fail_msg("%s, %d rows a step: off by %g, a row by %g", layout, budget, whole,
-                 worst);
+    if (!(worst < MAX_ERROR))
+        fail_msg("%s, %d rows a step: a row is off by %g", layout, budget, worst);
     if (mesh_others(g->logits, got, ROWS, TINY_VOCAB, 0))
         fail_msg("%s, %d rows a step: another token", layout, budget);
     if (watch.lost || watch.differ)
@@ -211,7 +207,7 @@ static double one_mesh(const struct given *g, const char *layout, int budget)
                  layout, budget, watch.lost, watch.differ);
     assert_true(!g->routing.info.moe.n_expert || watch.rows > 0);
     free(got);
-    return whole;
+    return worst;
 }
 
 /* want: meshes that a family of its kind has. */

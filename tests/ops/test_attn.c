@@ -38,6 +38,8 @@ static void ref_rope(const struct feed *f, const float *x, int pos, const float 
 
 static double ref_round(enum dtype t, double x)
 {
+    if (t == DT_F32)
+        return (double)(float)x;
     return t == DT_BF16 ? (double)bf16_to_f32(f32_to_bf16((float)x))
                         : (double)f16_to_f32(f32_to_f16((float)x));
 }
@@ -134,7 +136,7 @@ static const struct shape shapes[] = {
     {4, 4, 96, 96, false, false, 0, DT_F16},  {7, 7, 33, 20, true, false, 0, DT_BF16},
     {6, 2, 7, 6, false, true, 0, DT_F16},     {4, 2, 64, 64, true, false, 50, DT_BF16},
     {4, 2, 64, 64, true, false, 300, DT_F16}, {16, 1, 16, 16, true, false, 0, DT_BF16},
-    {4, 1, 112, 112, true, false, 0, DT_F16},
+    {4, 1, 112, 112, true, false, 0, DT_F16}, {4, 2, 33, 20, true, true, 50, DT_F32},
 };
 
 /* The portable kernel is slow: on it the small shapes, and the demo model's once. */
