@@ -170,6 +170,8 @@ bench-parallel: $(O)/tests/bench/bench_parallel $(MODEL_SHAPE)
 	$(Q)$< $(MODEL_SHAPE) $(B)/bench-parallel.json
 bench-plan: $(O)/tests/bench/bench_plan
 	$(Q)$< $(B)/bench-plan.json
+bench-experts: $(O)/tests/bench/bench_experts
+	$(Q)$< $(B)/bench-experts.json
 $(VENV)/peer.ok: | $(VENV)/bin/python
 	$(Q)CMAKE_ARGS=-DGGML_NATIVE=ON $(VENV)/bin/pip install -q llama-cpp-python==0.3.36 numpy gguf \
 		&& touch $@
@@ -226,7 +228,7 @@ help:
 	@echo 'make install    DESTDIR= PREFIX=/usr/local      deb: build/llmrack_$(VERSION)_*.deb'
 
 .PHONY: all man deb run demo check crash-test check-san san-run san-run-thread check-long fuzz fuzz-build bench \
-	bench-peer bench-parallel bench-plan format format-check layers lint install clean help
+	bench-peer bench-parallel bench-plan bench-experts format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)

@@ -41,7 +41,8 @@ struct expert_ask {
     const int *host;      /* [n_device]; NULL: one host */
     const double *with;   /* [n_expert * n_expert]: how often chosen for one token, both
                            * ways; NULL: no affinity. Of all layers alike */
-    double affinity;      /* what weight host affinity has beside balance; 0 = none */
+    double affinity;      /* how far above the mean a device may be loaded for its sake,
+                           * 0.1 = 10 %; 0 = no affinity */
     int64_t expert_bytes; /* of one expert of one layer */
 };
 

@@ -415,8 +415,7 @@ static void first_cpus(void)
 
 int main(int argc, char **argv)
 {
-    struct out o = {.missed = false};
-    FILE *f;
+    struct out o;
 
     if (argc != 3) {
         fprintf(stderr, "usage: bench_parallel MODEL FILE\n");
@@ -424,21 +423,12 @@ int main(int argc, char **argv)
     }
     model_path = argv[1];
     first_cpus();
-    buf_init(&o.b, 0);
-    jw_init(&o.w, &o.b);
-    jw_obj(&o.w);
+    out_begin(&o);
     layouts(&o);
     hierarchy(&o);
     overlap(&o);
     bubble(&o);
     speeds(&o);
     peer(&o);
-    jw_obj_end(&o.w);
-    f = fopen(argv[2], "we");
-    if (!f || fprintf(f, "%s\n", o.b.p) < 0 || fclose(f)) {
-        perror(argv[2]);
-        return 1;
-    }
-    buf_done(&o.b);
-    return o.missed;
+    return out_end(&o, argv[2]);
 }

@@ -5,37 +5,14 @@
  * where a goal is missed. */
 #include "tests/silicon.h"
 
-#include "base/buf.h"
 #include "base/clock.h"
-#include "base/json.h"
+#include "tests/bench/rows.h"
 #include "topo/graph.h"
 #include "topo/path.h"
 #include "topo/plan.h"
 #include "topo/rack.h"
 
 enum { GROUPS_MAX = 64 };
-
-struct out {
-    struct buf b;
-    struct jw w;
-    bool missed;
-};
-
-/* low <= value <= high; the goal is shown as it stands in the text. */
-static void put(struct out *o, const char *key, double v, double low, double high,
-                const char *goal)
-{
-    bool ok = v >= low && v <= high;
-
-    jw_key(&o->w, key);
-    jw_obj(&o->w);
-    jw_knum(&o->w, "value", v);
-    jw_kstr(&o->w, "goal", goal);
-    jw_kbool(&o->w, "ok", ok);
-    jw_obj_end(&o->w);
-    o->missed |= !ok;
-    printf("%-44s %10.3f  %-22s %s\n", key, v, goal, ok ? "ok" : "MISSED");
-}
 
 static void plan_time(struct out *o, const char *key, const char *model, const char *rack)
 {
@@ -175,29 +152,19 @@ static void end_to_end(struct out *o, const char *path)
 int main(int argc, char **argv)
 {
     const char *dir = getenv("SHARED");
-    struct out o = {.missed = false};
+    struct out o;
     char path[4096];
-    FILE *f;
 
     if (argc != 2) {
         fprintf(stderr, "usage: bench_plan FILE\n");
         return 2;
     }
-    buf_init(&o.b, 0);
-    jw_init(&o.w, &o.b);
-    jw_obj(&o.w);
+    out_begin(&o);
     plan_time(&o, "plan_seconds_k3_gb300_nvl72", "etc/models/kimi-k3.json",
               "gb300-nvl72");
     plan_time(&o, "plan_seconds_v3_hgx_h200", "etc/models/deepseek-v3.json", "hgx-h200");
     orders(&o);
     snprintf(path, sizeof(path), "%s/perfdata/silicon_e2e.csv", dir ? dir : "../shared");
     end_to_end(&o, path);
-    jw_obj_end(&o.w);
-    f = fopen(argv[1], "we");
-    if (!f || fprintf(f, "%s\n", o.b.p) < 0 || fclose(f)) {
-        perror(argv[1]);
-        return 1;
-    }
-    buf_done(&o.b);
-    return o.missed;
+    return out_end(&o, argv[1]);
 }
