@@ -80,6 +80,9 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
         .reuse = i->reuse,
         .chunks = (int)i->chunks,
         .emulate = i->emulate,
+        .role = (enum engine_role)o->role,
+        .kv_sums = o->kv_sums,
+        .handoff_ms = o->handoff_ms,
     };
     snprintf(layout, sizeof(layout), "pp%d tp%d adp%d ep%d cp%d cp_u%d %s %s", (int)i->pp,
              (int)i->tp, (int)i->adp, (int)i->ep, (int)i->cp,

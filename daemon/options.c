@@ -107,6 +107,12 @@ const struct opt_def engine_opt_defs[] = {
         "key of the prefix hash, 32 hex digits"),
     STR(engine_opts, log_level, "log-level", "info", "error|warn|info|debug",
         "how much is logged"),
+    ENUM(engine_opts, role, "role", "both|prefill|decode", "both",
+         "half of a split instance: computes prompts, or answers to them"),
+    INT(engine_opts, handoff_ms, "handoff-ms", 0, 3600000, "0", "MS",
+        "lease of KV that goes from one engine to another; 0 = the usual"),
+    BOOL(engine_opts, kv_sums, "kv-sums", NULL,
+         "sum the KV that goes from one engine to another and compare"),
     BOOL(engine_opts, help, "help", NULL, "print this and end"),
     BOOL(engine_opts, version, "version", NULL, "print the version and end"),
 };

@@ -112,6 +112,9 @@ struct engine_opts {
         ranks_fd;       /* the wire socket, the metric page, that of the ranks */
     const char *secret; /* 32 hex digits: prefix hash key */
     const char *log_level;
+    int role;           /* enum engine_role */
+    int64_t handoff_ms; /* lease of a handoff */
+    bool kv_sums;       /* sums beside the KV that goes to another engine */
     bool help, version;
 };
 

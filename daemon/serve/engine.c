@@ -1,6 +1,7 @@
 /* daemon/serve/engine.c - the scheduler thread of an engine process.
  *
- * One epoll loop over two descriptors:
+ * One epoll loop over two descriptors, and in a half of a split those of
+ * engine_handoff.h:
  *
  *   wire   ADD, CANCEL, DRAIN, STOP -> events of the scheduler
  *   exec   a finished step          -> DONE
@@ -8,8 +9,8 @@
  * After either: ask the scheduler for steps until it has none (engine_pump), so that the
  * device has its next step before anything else is done; then write the metric page, so
  * that who hears of an end finds it counted; then tell the daemon what happened
- * (engine_tell), in one write. Nothing is timed: when the descriptors are quiet the
- * thread sleeps.
+ * (engine_tell), in one write. Nothing but handoffs is timed: when the descriptors
+ * are quiet the thread sleeps.
  *
  * A request that cannot be served is answered with FINISH and its reason. A message that
  * is not well-formed, a daemon that does not read, and a failed device end the engine:
@@ -26,6 +27,7 @@
 #include "base/err.h"
 #include "base/loop.h"
 #include "base/spin.h"
+#include "daemon/serve/engine_handoff.h"
 #include "daemon/serve/engine_load.h"
 #include "daemon/serve/engine_metrics.h"
 #include "daemon/serve/executor.h"
@@ -36,10 +38,12 @@
 enum { STEPS_KEPT = 8 }; /* a power of two over any depth */
 
 struct engine {
-    struct wire_conn *conn; /* borrowed */
+    const struct engine_cfg *cfg; /* borrowed */
+    struct wire_conn *conn;       /* borrowed */
     struct engine_loaded l;
     struct engine_metrics metrics;
-    struct rankpage *ranks; /* borrowed; NULL */
+    struct engine_handoff *handoff; /* NULL: not a half of a split */
+    struct rankpage *ranks;         /* borrowed; NULL */
     int64_t ready_us;
     struct loop *loop;
     struct loop_fd *wire_fd, *exec_fd;
@@ -110,10 +114,12 @@ static int engine_tell(struct engine *g)
     wire_cork(g->conn);
     for (size_t i = 0; i < n; i++) {
         const struct sched_out *o = &outs[i];
-        int rc =
-            o->kind == SCHED_OUT_TOKENS
-                ? wire_send_tokens(g->conn, o->id, o->scored, o->toks, o->n_toks, &g->why)
-                : tell_finish(g, o);
+        int rc = engine_handoff_out(g->handoff, o, &g->why);
+
+        if (rc == 0 && o->kind == SCHED_OUT_TOKENS)
+            rc = wire_send_tokens(g->conn, o->id, o->scored, o->toks, o->n_toks, &g->why);
+        else if (rc == 0 && (o->kind == SCHED_OUT_FINISH || o->kind == SCHED_OUT_REFUSE))
+            rc = tell_finish(g, o);
         if (rc < 0)
             return -1;
         engine_metrics_out(&g->metrics, o);
@@ -122,13 +128,18 @@ static int engine_tell(struct engine *g)
 }
 
 /* What follows every event. */
-static void engine_settle(struct engine *g)
+static void engine_settle(void *arg)
 {
-    if (engine_pump(g) < 0)
-        goto fail;
-    engine_metrics_sched(&g->metrics, g->sched);
-    if (engine_tell(g) < 0)
-        goto fail;
+    struct engine *g = arg;
+    int more;
+
+    do { /* what a handoff gives back or brings may be computed at once */
+        if (engine_pump(g) < 0)
+            goto fail;
+        engine_metrics_sched(&g->metrics, g->sched);
+        if (engine_tell(g) < 0 || (more = engine_handoff_settle(g->handoff, &g->why)) < 0)
+            goto fail;
+    } while (more);
     bool want = wire_wants_write(g->conn);
     if (want != g->watch_write)
         loop_fd_set(g->wire_fd, EPOLLIN | (want ? EPOLLOUT : 0));
@@ -218,6 +229,8 @@ static int on_add(struct engine *g, const void *p, size_t n)
     if (fault)
         rc = err_param(&e, ERR_RANGE, fault,
                        "%s holds a token id that the model does not have", fault);
+    if (rc == 0)
+        rc = engine_handoff_add(g->handoff, &a.params, &e);
     if (rc < 0)
         return refuse(g, a.params.id, a.params.n_prompt, &e);
     struct sched_event ev = {
@@ -275,8 +288,7 @@ static int on_message(struct engine *g, enum wire_kind kind, const void *p, size
         sched_event(g->sched, engine_now(), &yield);
         return 0;
     default:
-        return err_set(&g->why, ERR_SYNTAX, "a %s message is not for an engine",
-                       wire_kind_name(kind));
+        return engine_handoff_message(g->handoff, kind, p, n, &g->why);
     }
 }
 
@@ -315,9 +327,12 @@ static int engine_start(struct engine *g, struct err *e)
 {
     struct wire_ready *r = &g->l.ready;
 
-    g->sched = sched_new(&g->l.sched);
     g->step = step_new(&g->l.caps);
-    if (loop_new(&g->loop, e) < 0)
+    if (loop_new(&g->loop, e) < 0 ||
+        engine_handoff_new(g->cfg, &g->l, g->conn, g->metrics.page, &g->handoff, e) < 0)
+        return -1;
+    g->sched = sched_new(&g->l.sched);
+    if (engine_handoff_start(g->handoff, g->sched, g->loop, engine_settle, g, e) < 0)
         return -1;
     if (loop_fd_add(g->loop, wire_conn_fd(g->conn), EPOLLIN, on_wire, g, &g->wire_fd, e) <
             0 ||
@@ -326,11 +341,14 @@ static int engine_start(struct engine *g, struct err *e)
     engine_metrics_sched(&g->metrics, g->sched);
     g->ready_us = engine_now();
     tell_ranks(g);
-    return wire_send(g->conn, WIRE_READY, &(struct wire_part){r, sizeof(*r)}, 1, e);
+    if (wire_send(g->conn, WIRE_READY, &(struct wire_part){r, sizeof(*r)}, 1, e) < 0)
+        return -1;
+    return engine_handoff_arenas(g->handoff, e);
 }
 
 static void engine_done(struct engine *g)
 {
+    engine_handoff_free(g->handoff);
     loop_fd_del(g->exec_fd);
     loop_fd_del(g->wire_fd);
     loop_free(g->loop);
@@ -357,7 +375,8 @@ static void engine_last_words(struct wire_conn *conn, const struct err *e)
 int engine_run(const struct engine_cfg *cfg, struct wire_conn *conn,
                struct metric_page *page, struct err *e)
 {
-    struct engine g = {.conn = conn, .metrics = {.page = page}, .ranks = cfg->ranks};
+    struct engine g = {
+        .cfg = cfg, .conn = conn, .metrics = {.page = page}, .ranks = cfg->ranks};
     int rc = -1;
 
     if (engine_hello(conn, e) < 0 || engine_load(cfg, conn, &g.l, e) < 0)

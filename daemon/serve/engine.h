@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "daemon/serve/sched.h"
+#include "daemon/serve/wire_kv.h"
 #include "topo/layout.h"
 
 struct err;
@@ -35,6 +36,9 @@ struct engine_cfg {
     const char *emulate;    /* rack whose links are emulated; "" = none */
     uint8_t secret[16];     /* of the prefix hash */
     struct rankpage *ranks; /* what each rank does is told there; NULL, borrowed */
+    enum engine_role role;
+    bool kv_sums; /* self-test: what goes to another engine is summed and compared */
+    int64_t handoff_ms; /* a lease of a handoff; 0 = the usual */
 };
 
 /* The connection and the page stay the caller's. */

@@ -42,6 +42,42 @@ void engine_metrics_out(struct engine_metrics *m, const struct sched_out *o)
     metric_observe(m->page, M_REQ_PREEMPTIONS, o->n_preempted);
 }
 
+void engine_metrics_handoff(struct metric_page *page, int64_t copy_us, int64_t wait_us)
+{
+    metric_add(page, M_HANDOFFS, 0, 1);
+    metric_observe(page, M_HANDOFF_COPY, (double)copy_us / 1e6);
+    metric_observe(page, M_HANDOFF_WAIT, (double)wait_us / 1e6);
+}
+
+void engine_metrics_handoffs(struct metric_page *page, const struct handoff_stats *now,
+                             const struct handoff_stats *was, int held)
+{
+    const struct {
+        int id;
+        uint64_t now, was;
+    } counters[] = {
+        {M_HANDOFF_BYTES, now->bytes, was->bytes},
+        {M_HANDOFF_RETRIES, now->retries, was->retries},
+        {M_HANDOFF_LOST, now->lost, was->lost},
+        {M_HANDOFF_RECOMPUTED, now->recomputed, was->recomputed},
+        {M_HANDOFF_LATE, now->late, was->late},
+        {M_HANDOFF_QUARANTINES, now->quarantines, was->quarantines},
+        {M_HANDOFF_TAKEN_BACK, now->taken_back, was->taken_back},
+    };
+    const int imports[] = {now->queued, now->waiting, now->pulling, now->closing};
+
+    for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
+        if (counters[i].now != counters[i].was)
+            metric_add(page, counters[i].id, 0,
+                       (double)(counters[i].now - counters[i].was));
+    for (int i = 0; i < 4; i++)
+        metric_set(page, M_HANDOFF_IMPORTS, i, imports[i]);
+    metric_set(page, M_HANDOFF_EXPORTS, 0, now->exports);
+    metric_set(page, M_HANDOFF_EXPORT_BLOCKS, 0, now->export_blocks);
+    metric_set(page, M_HANDOFF_QUARANTINED, 0, now->quarantined_blocks);
+    metric_set(page, M_HANDOFF_HELD, 0, held);
+}
+
 void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
 {
     struct sched_stats now;
@@ -63,6 +99,7 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
         {M_PREFIX_QUERIES, 0, now.kv.query_tok, was->kv.query_tok},
         {M_PREFIX_HITS, 0, now.kv.hit_tok, was->kv.hit_tok},
         {M_LATE, 0, now.late, was->late},
+        {M_HANDOFF_TOK, 0, now.imported_tok, was->imported_tok},
     };
     const struct {
         int id, label;

@@ -4,6 +4,7 @@
 #ifndef SERVE_ENGINE_METRICS_H
 #define SERVE_ENGINE_METRICS_H
 
+#include "daemon/serve/handoff.h"
 #include "daemon/serve/sched.h"
 
 struct metric_page;
@@ -19,6 +20,11 @@ void engine_metrics_add(struct engine_metrics *m, const struct gen_params *p, in
 void engine_metrics_step(struct engine_metrics *m, const struct step_done *d, int n_toks);
 /* Something happened to a request. */
 void engine_metrics_out(struct engine_metrics *m, const struct sched_out *o);
+/* A handoff is whole. */
+void engine_metrics_handoff(struct metric_page *page, int64_t copy_us, int64_t wait_us);
+/* Counters and gauges of handoffs; was: at the last call; held: sched_stats. */
+void engine_metrics_handoffs(struct metric_page *page, const struct handoff_stats *now,
+                             const struct handoff_stats *was, int held);
 /* Counters and gauges from the scheduler's figures. */
 void engine_metrics_sched(struct engine_metrics *m, const struct sched *s);
 

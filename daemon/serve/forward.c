@@ -232,6 +232,23 @@ struct backend *forward_backend(struct forward *f) { return f->b; }
 
 struct kv_arena *forward_kv(struct forward *f) { return f->kv; }
 
+void forward_kv_part(const struct forward *f, struct forward_kv *ret)
+{
+    const struct forward_part *p = &f->cfg.part;
+
+    *ret = (struct forward_kv){.layout = &f->kv_layout,
+                               .fd = kv_arena_fd(f->kv),
+                               .n_blocks = f->cfg.n_blocks / p->adp,
+                               .first_layer = f->w.d.first_layer,
+                               .all_layers = f->w.info.n_layer,
+                               .head_from = f->w.d.kv_from + f->w.d.attn_kv_from,
+                               .all_heads = f->w.info.n_kv_head,
+                               .cp = f->w.d.cp,
+                               .cp_at = f->w.d.cp_at,
+                               .adp_at = p->adp_at,
+                               .striped = p->cp_method == CP_STRIPED};
+}
+
 const struct kv_layout *forward_kv_layout(const struct forward *f)
 {
     return &f->kv_layout;

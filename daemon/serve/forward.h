@@ -142,6 +142,16 @@ struct backend *forward_backend(struct forward *f);
 /* KV arena and its layout (for tests and hand-off). */
 struct kv_arena *forward_kv(struct forward *f);
 const struct kv_layout *forward_kv_layout(const struct forward *f);
+/* Which part of the model's KV stands there. */
+struct forward_kv {
+    const struct kv_layout *layout; /* borrowed */
+    int fd;                         /* borrowed; -1 = cannot be exported */
+    int n_blocks;                   /* of the arena */
+    int first_layer, all_layers, head_from, all_heads;
+    int cp, cp_at, adp_at;
+    bool striped;
+};
+void forward_kv_part(const struct forward *f, struct forward_kv *ret);
 /* Positions that a KV block of a step stands for: KV_BLOCK_TOK, or cp times that. */
 int forward_block_tok(const struct forward_part *p);
 /* Bytes of KV_BLOCK_TOK positions with this model and type; 0 when it has no such layout.

@@ -11,6 +11,7 @@
 #include "daemon/serve/kvcache.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,8 @@ struct kvcache {
     struct list seqs;
     uint64_t query_tok, hit_tok;
     struct kv_match *match;
+    int32_t *pins; /* of group 0's blocks, from the first pin on */
+    int n_pinned;
 };
 
 struct kv_table {
@@ -68,6 +71,7 @@ struct kvcache *kvcache_new(const struct kvcache_cfg *cfg)
     list_init(&kv->seqs);
     for (int g = 0; g < cfg->n_groups; g++)
         kvpool_init(&kv->pool[g], cfg->group[g].n_blocks, cfg->block_tok, kv->cfg.shards);
+    kv->pool[0].gen = cfg->gens;
     return kv;
 }
 
@@ -82,6 +86,7 @@ void kvcache_free(struct kvcache *kv)
     }
     free(kv->match->hash);
     free(kv->match);
+    free(kv->pins);
     free(kv);
 }
 
@@ -400,6 +405,32 @@ const int32_t *kvseq_blocks(const struct kvseq *s, int group, int *ret_n)
     return s->table[group].id;
 }
 
+void kvcache_pin(struct kvcache *kv, const int32_t *ids, int n)
+{
+    if (!kv->pins)
+        kv->pins = xcalloc((size_t)kv->cfg.group[0].n_blocks, sizeof(*kv->pins));
+    for (int i = 0; i < n; i++) {
+        assert(kv->pool[0].block[ids[i]].ref > 0);
+        kvpool_ref(&kv->pool[0], ids[i]);
+        kv->n_pinned += kv->pins[ids[i]]++ == 0;
+    }
+}
+
+void kvcache_unpin(struct kvcache *kv, const int32_t *ids, int n)
+{
+    for (int i = n - 1; i >= 0; i--) {
+        assert(kv->pins && kv->pins[ids[i]] > 0);
+        kv->n_pinned -= --kv->pins[ids[i]] == 0;
+        kvpool_unref(&kv->pool[0], ids[i]);
+    }
+}
+
+uint32_t kvcache_gen(const struct kvcache *kv, int32_t id)
+{
+    return kv->cfg.gens ? atomic_load_explicit(&kv->cfg.gens[id], memory_order_relaxed)
+                        : 0;
+}
+
 int kvcache_available(const struct kvcache *kv, int shard)
 {
     return kvpool_available(&kv->pool[0], shard);
@@ -411,6 +442,7 @@ void kvcache_stats(const struct kvcache *kv, struct kvcache_stats *ret)
 
     *ret = (struct kvcache_stats){
         .n_blocks = p->n_blocks, .query_tok = kv->query_tok, .hit_tok = kv->hit_tok};
+    ret->n_pinned = kv->n_pinned;
     for (int i = 0; i < p->n_shards; i++) {
         ret->n_free += p->shard[i].n_free;
         ret->n_cached += p->shard[i].n_lru;
@@ -457,6 +489,14 @@ int kvcache_check(const struct kvcache *kv, struct err *e)
             if (!rc)
                 rc = check_table(list_entry(it, struct kvseq, link), g, refs, e);
         }
+        int n_pinned = 0;
+        for (int i = 0; g == 0 && kv->pins && i < gr->n_blocks; i++) {
+            refs[i] += kv->pins[i];
+            n_pinned += kv->pins[i] > 0;
+        }
+        if (!rc && g == 0 && n_pinned != kv->n_pinned)
+            rc = err_set(e, ERR_INTERNAL, "%d KV blocks are pinned, counted as %d",
+                         n_pinned, kv->n_pinned);
         if (!rc)
             rc = kvpool_check(&kv->pool[g], refs, gr->kind == KV_FULL, e);
         free(refs);

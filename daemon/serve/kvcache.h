@@ -31,8 +31,10 @@ struct kvcache_cfg {
     int n_groups; /* 1 or more; group 0 decides admission figures */
     int shards;   /* 0 = 1; divides the blocks of each group */
     struct kv_group group[4];
-    uint8_t secret[16]; /* of the hash chain */
-    bool reuse;         /* prefix cache on */
+    uint8_t secret[16];     /* of the hash chain */
+    bool reuse;             /* prefix cache on */
+    _Atomic uint32_t *gens; /* of group 0's blocks: rises when one is taken; NULL or
+                               n_blocks values, borrowed (what other processes look at) */
 };
 
 struct kv_copy {
@@ -42,6 +44,7 @@ struct kv_copy {
 
 struct kvcache_stats {
     int n_blocks, n_free, n_cached, n_used; /* group 0: total = free + cached + used */
+    int n_pinned;                           /* of used: pinned, by sequences too or not */
     uint64_t query_tok, hit_tok;            /* prefix lookups, in tokens */
     uint64_t evicted;
 };
@@ -82,6 +85,13 @@ void kvseq_truncate(struct kvseq *s, int len);
 int kvseq_len(const struct kvseq *s);                                      /* committed */
 const int32_t *kvseq_blocks(const struct kvseq *s, int group, int *ret_n); /* borrowed;
                                                             -1 = fell out of the window */
+
+/* Pinned blocks of group 0 are neither freed nor evicted, whatever becomes of the
+ * sequence that had them, until they are unpinned as often. A chain is pinned from its
+ * begin on and unpinned as a whole, the last first (unpin goes backwards). */
+void kvcache_pin(struct kvcache *kv, const int32_t *ids, int n);
+void kvcache_unpin(struct kvcache *kv, const int32_t *ids, int n);
+uint32_t kvcache_gen(const struct kvcache *kv, int32_t id); /* 0 without gens */
 
 int kvcache_available(const struct kvcache *kv,
                       int shard); /* free + evictable, group 0 */

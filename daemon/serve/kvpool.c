@@ -8,6 +8,7 @@
 #include "daemon/serve/kvpool.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,6 +106,10 @@ int32_t kvpool_take(struct kv_pool *p, int shard)
         return -1;
     }
     p->block[id].ref = 1;
+    if (p->gen) {
+        atomic_fetch_add_explicit(&p->gen[id], 1, memory_order_relaxed);
+        atomic_thread_fence(memory_order_release);
+    }
     return id;
 }
 

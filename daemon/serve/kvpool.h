@@ -34,7 +34,8 @@ struct kv_pool {
     int n_indexed;
     uint64_t evicted;
     struct kv_block *block;
-    int32_t *toks; /* block_tok per block: the keys, where indexed */
+    _Atomic uint32_t *gen; /* counts the takings of each block; NULL, borrowed */
+    int32_t *toks;         /* block_tok per block: the keys, where indexed */
     int32_t *bucket;
     uint32_t mask;
 };
@@ -43,7 +44,8 @@ struct kv_pool {
 void kvpool_init(struct kv_pool *p, int n_blocks, int block_tok, int n_shards);
 void kvpool_done(struct kv_pool *p);
 /* A block of the shard with ref 1, evicting its oldest cached one if need be; -1 = all
- * are held. */
+ * are held. Its generation rises before anything is written into it: who copies the block
+ * meanwhile finds the change. */
 int32_t kvpool_take(struct kv_pool *p, int shard);
 /* Free or evictable ones of the shard. */
 static inline int kvpool_available(const struct kv_pool *p, int shard)

@@ -518,6 +518,11 @@ enum dtype ranks_kv_type(const struct executor *x)
 
 int ranks_count(const struct executor *x) { return ((const struct ranks *)x)->mesh.n; }
 
+void ranks_kv(const struct executor *x, int rank, struct forward_kv *ret)
+{
+    forward_kv_part(((const struct ranks *)x)->rank[rank].f, ret);
+}
+
 void ranks_status(const struct executor *x, int rank, struct rank_status *ret)
 {
     rank_status_of(&((const struct ranks *)x)->rank[rank], ret);

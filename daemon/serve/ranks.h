@@ -55,6 +55,8 @@ struct rank_status {
 };
 int ranks_count(const struct executor *x);
 void ranks_status(const struct executor *x, int rank, struct rank_status *ret);
+/* The KV of one rank, valid after ranks_new; any thread. */
+void ranks_kv(const struct executor *x, int rank, struct forward_kv *ret);
 
 /* An executor that answers at once with token ids in a cycle, for measuring the rest. */
 int nullexec_new(const struct step_caps *caps, int n_vocab, struct executor **ret,

@@ -60,6 +60,7 @@ struct sched *sched_new(const struct sched_cfg *cfg)
     list_init(&s->waiting);
     list_init(&s->running);
     list_init(&s->zombies);
+    list_init(&s->holds);
     for (int i = 0; i < SCHED_CLASSES; i++)
         list_init(&s->wclass[i]);
     s->order = xcalloc((size_t)s->max_run, sizeof(struct sched_seq *));
@@ -77,6 +78,7 @@ static void box_done(struct outbox *b)
     free(b->err_at);
     free(b->toks);
     free(b->errs);
+    free(b->ids);
 }
 
 static void release_list(struct sched *s, struct list *head)
@@ -108,6 +110,7 @@ void sched_free(struct sched *s)
     release_list(s, &s->waiting);
     release_list(s, &s->running);
     release_list(s, &s->zombies);
+    sched_kv_free(s);
     for (int i = 0; i < s->cfg.depth; i++)
         free(s->flights[i].items);
     free(s->flights);
@@ -168,6 +171,44 @@ void sched_emit_toks(struct sched *s, struct sched_seq *q, bool scored,
     b->n_toks += (size_t)n;
 }
 
+static void push_ids(struct outbox *b, const int32_t *ids, int n)
+{
+    while (b->n_ids + (size_t)n > b->ids_cap) {
+        b->ids_cap = b->ids_cap ? b->ids_cap * 2 : 256;
+        b->ids = xrealloc(b->ids, b->ids_cap * sizeof(*b->ids));
+    }
+    if (n)
+        memcpy(b->ids + b->n_ids, ids, (size_t)n * sizeof(*ids));
+    b->n_ids += (size_t)n;
+}
+
+void sched_emit_export(struct sched *s, const struct sched_seq *q, const int32_t *blocks,
+                       int n_blocks, int n_gen)
+{
+    struct outbox *b = &s->box[s->box_now];
+    struct sched_out *o = emit(s, SCHED_OUT_EXPORT, q->p.id);
+
+    o->peer = q->p.peer;
+    o->n_tok = q->given;
+    o->first = q->exported;
+    o->n_blocks = n_blocks;
+    o->n_gen = n_gen;
+    o->last = n_gen > 0;
+    o->upto = o->last ? q->given : (q->exported + n_blocks) * s->cfg.kv.block_tok;
+    b->tok_off[b->n - 1] = b->n_ids;
+    push_ids(b, blocks, n_blocks);
+    push_ids(b, q->toks + q->given, n_gen);
+}
+
+void sched_emit_reserved(struct sched *s, const struct sched_seq *q)
+{
+    struct sched_out *o = emit(s, SCHED_OUT_RESERVED, q->p.id);
+
+    o->peer = q->p.peer;
+    o->upto = kvseq_len(q->kv);
+    o->n_tok = q->given;
+}
+
 size_t sched_out(struct sched *s, const struct sched_out **ret)
 {
     struct outbox *b = &s->box[s->box_now];
@@ -175,6 +216,10 @@ size_t sched_out(struct sched *s, const struct sched_out **ret)
     for (size_t i = 0; i < b->n; i++) {
         if (b->out[i].n_toks)
             b->out[i].toks = b->toks + b->tok_off[i];
+        if (b->out[i].kind == SCHED_OUT_EXPORT) {
+            b->out[i].block = b->ids + b->tok_off[i];
+            b->out[i].gen = b->out[i].block + b->out[i].n_blocks;
+        }
         if (b->err_at[i] >= 0)
             b->out[i].error = &b->errs[b->err_at[i]];
     }
@@ -182,6 +227,7 @@ size_t sched_out(struct sched *s, const struct sched_out **ret)
     s->box[s->box_now].n = 0;
     s->box[s->box_now].n_toks = 0;
     s->box[s->box_now].n_errs = 0;
+    s->box[s->box_now].n_ids = 0;
     *ret = b->out;
     return b->n;
 }
@@ -204,7 +250,7 @@ void sched_finish(struct sched *s, int64_t now, struct sched_seq *q,
     o->n_out = q->n_toks - q->p.n_prompt;
     o->n_preempted = q->n_preempted;
     o->queue_us = (q->started ? q->start_us : now) - q->add_us;
-    if (o->n_out > q->p.n_gen) {
+    if (q->n_toks > q->given) {
         o->prefill_us = q->first_us - q->start_us;
         o->decode_us = q->last_us - q->first_us;
     }
@@ -228,6 +274,7 @@ void sched_finish(struct sched *s, int64_t now, struct sched_seq *q,
 static int check_add(const struct sched *s, const struct sched_event *ev, struct err *e)
 {
     const struct gen_params *p = ev->params;
+    int64_t given = (int64_t)p->n_prompt + p->n_gen;
     int room = s->cfg.max_waiting + s->max_run - s->n_running;
 
     if (s->draining)
@@ -238,11 +285,15 @@ static int check_add(const struct sched *s, const struct sched_event *ev, struct
     if (idmap_get(&s->by_id, p->id))
         return err_set(e, ERR_CONFLICT, "request %llu is there already",
                        (unsigned long long)p->id);
-    if (p->n_prompt + p->n_gen > s->ctx || (p->n_prompt == s->ctx && p->max_tokens != 0))
+    if (p->handoff && (p->prompt_logprobs || !p->max_tokens))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "a request without an answer or with the prompt's log-"
+                       "probabilities is for one engine");
+    if (given > s->ctx || (given == s->ctx && p->max_tokens != 0))
         return err_set(e, ERR_CONTEXT,
                        "the prompt has %d tokens and the %s holds %d, of which at least "
                        "one is for the answer",
-                       p->n_prompt,
+                       (int)given,
                        s->ctx < s->cfg.max_ctx ? "KV cache" : "context of this model",
                        s->ctx);
     if (p->n_bias > s->caps.biases)
@@ -273,7 +324,7 @@ static struct sched_seq *seq_new(const struct sched *s, const struct sched_event
     bool failed = false;
 
     q->p = *p;
-    q->n_toks = q->toks_cap = p->n_prompt + p->n_gen;
+    q->given = q->n_toks = q->toks_cap = p->n_prompt + p->n_gen;
     q->n_scored = q->scored_next = p->n_scored;
     q->had = p->n_gen ? q->n_toks : 0;
     q->limit = s->ctx;
@@ -363,6 +414,12 @@ void sched_event(struct sched *s, int64_t now_us, const struct sched_event *ev)
     case SCHED_YIELD:
         on_yield(s, now_us);
         break;
+    case SCHED_PULLED:
+        sched_pulled(s, now_us, ev);
+        break;
+    case SCHED_RECOMPUTE:
+        sched_recompute(s, now_us, ev);
+        break;
     }
 }
 
@@ -372,6 +429,8 @@ void sched_stats(const struct sched *s, struct sched_stats *ret)
     ret->running = s->n_running;
     ret->waiting = s->n_waiting;
     ret->steps = s->steps;
+    ret->importing = s->n_importing;
+    ret->held = s->n_held;
     kvcache_stats(s->kv, &ret->kv);
 }
 

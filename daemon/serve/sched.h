@@ -77,8 +77,16 @@ enum finish_reason {
     FINISH_RETURNED /* given back before it ended, to go on elsewhere: likewise */
 };
 
-/* YIELD: whatever waits (for a place, or again after a preemption) is given back. */
-enum sched_event_kind { SCHED_ADD, SCHED_CANCEL, SCHED_DONE, SCHED_DRAIN, SCHED_YIELD };
+enum sched_event_kind {
+    SCHED_ADD,
+    SCHED_CANCEL,
+    SCHED_DONE,
+    SCHED_DRAIN,
+    SCHED_YIELD,     /* whatever waits (for a place, or again after a preemption) is given
+                        back */
+    SCHED_PULLED,    /* a pull ended */
+    SCHED_RECOMPUTE, /* the rest of an import is computed here */
+};
 struct sched_event {
     enum sched_event_kind kind;
     /* ADD */
@@ -87,14 +95,27 @@ struct sched_event {
     const struct step_bias *biases;
     const int32_t *eog;
     int n_eog; /* the model's end-of-generation ids */
-    /* CANCEL (unknown ids are normal: counted, ignored) */
+    /* CANCEL, RECOMPUTE (unknown ids are normal: counted, ignored) */
     uint64_t id;
+    /* PULLED, by its number: positions 0..upto-1 are there now, or, with upto 0, no more
+     * than before. The last one has the ids that the other engine generated; RECOMPUTE
+     * those that are told already */
+    uint64_t pull;
+    int upto;
+    const int32_t *gen; /* n_gen */
+    int n_gen;
     /* DONE */
     const struct step_done *done;
 };
 
 /* What happened, in order; borrowed until the next sched_out call. */
-enum sched_out_kind { SCHED_OUT_TOKENS, SCHED_OUT_FINISH, SCHED_OUT_REFUSE };
+enum sched_out_kind {
+    SCHED_OUT_TOKENS,
+    SCHED_OUT_FINISH,
+    SCHED_OUT_REFUSE,
+    SCHED_OUT_EXPORT,   /* committed blocks, pinned: sched_unpin gives them back */
+    SCHED_OUT_RESERVED, /* an import has its blocks */
+};
 struct sched_out {
     enum sched_out_kind kind;
     uint64_t id;
@@ -109,12 +130,22 @@ struct sched_out {
     int64_t queue_us, prefill_us, decode_us; /* waiting; start to first; first to last */
     /* FINISH with ERROR, REFUSE */
     const struct err *error;
+    /* EXPORT: n_blocks blocks from number `first` of the sequence on, which make upto
+     * positions of n_tok; the last one comes with the ids generated.
+     * RESERVED: upto positions were found in the cache, of n_tok */
+    const int32_t *block, *gen;
+    int32_t first, n_blocks, upto, n_tok, n_gen;
+    bool last;
+    uint64_t peer; /* EXPORT: the reader; RESERVED: the exporter */
 };
 
 struct sched_stats {
     int running, waiting;
     uint64_t preemptions, late, steps, step_toks; /* late: events for unknown ids */
     uint64_t prompt_tok, gen_tok, cached_tok, recomputed_tok;
+    int importing;         /* of running: wait for KV of another engine */
+    int held;              /* blocks that a pull may write into, their request gone */
+    uint64_t imported_tok; /* positions whose KV came from another engine */
     struct kvcache_stats kv;
 };
 
@@ -127,6 +158,14 @@ void sched_event(struct sched *s, int64_t now_us, const struct sched_event *ev);
  */
 bool sched_next(struct sched *s, int64_t now_us, struct step *st);
 void sched_submitted(struct sched *s, int64_t now_us, uint64_t ticket);
+/* Blocks of EXPORTs: the whole chain, from its first on. */
+void sched_unpin(struct sched *s, const int32_t *blocks, int n);
+uint32_t sched_block_gen(const struct sched *s, int32_t block);
+/* Pull `pull` (a number of its own) writes into request id from now until SCHED_PULLED:
+ * its blocks, borrowed, and how many positions are there. NULL: it does not import, or is
+ * being written into already. */
+const int32_t *sched_pull(struct sched *s, uint64_t id, uint64_t pull, int *ret_n,
+                          int *ret_have);
 /* Outcomes since the last call: *ret of n entries. */
 size_t sched_out(struct sched *s, const struct sched_out **ret);
 void sched_stats(const struct sched *s, struct sched_stats *ret);

@@ -19,7 +19,9 @@ static int check_running(const struct sched *s, const struct sched_seq *q, struc
                        kvseq_len(q->kv), q->next_pos);
     if (q->n_toks > q->limit || (q->n_toks == q->limit && q->limit > q->p.n_prompt))
         return err_set(e, ERR_INTERNAL, "request %llu goes on past its limit", id);
-    if (!q->n_flight && !q->evict && sched_need(q) <= 0)
+    if (q->importing && (q->n_flight || (q->hold && q->hold->q != q)))
+        return err_set(e, ERR_INTERNAL, "request %llu waits for KV and is in a step", id);
+    if (!q->n_flight && !q->evict && !q->importing && sched_need(q) <= 0)
         return err_set(e, ERR_INTERNAL, "request %llu waits for nothing", id);
     if (idmap_get(&s->by_id, q->p.id) != q)
         return err_set(e, ERR_INTERNAL, "request %llu runs, but is not known", id);
@@ -41,7 +43,7 @@ static int check_waiting(const struct sched *s, const struct sched_seq *q, bool 
 
 static int check_lists(const struct sched *s, struct err *e)
 {
-    int n_run = 0, n_wait = 0, n_evict = 0, n_class = 0;
+    int n_run = 0, n_wait = 0, n_evict = 0, n_class = 0, n_import = 0;
     uint64_t last = 0;
 
     list_for(it, &s->running)
@@ -52,6 +54,7 @@ static int check_lists(const struct sched *s, struct err *e)
         last = q->num;
         n_run++;
         n_evict += q->evict;
+        n_import += q->importing;
         if (check_running(s, q, e) < 0)
             return -1;
     }
@@ -83,7 +86,7 @@ static int check_lists(const struct sched *s, struct err *e)
         }
     }
     if (n_class != n_listed || n_wait != s->n_waiting || n_run != s->n_running ||
-        n_evict != s->n_evict || n_run > s->max_run)
+        n_evict != s->n_evict || n_import != s->n_importing || n_run > s->max_run)
         return err_set(e, ERR_INTERNAL, "%d run and %d wait, counted as %d and %d", n_run,
                        n_wait, s->n_running, s->n_waiting);
     return 0;
@@ -128,14 +131,35 @@ static int check_flights(const struct sched *s, struct err *e)
     return 0;
 }
 
+static int check_holds(const struct sched *s, struct err *e)
+{
+    int n_held = 0, n;
+
+    list_for(it, &s->holds)
+    {
+        const struct kv_hold *h = list_entry(it, struct kv_hold, link);
+        if (!h->q == !h->kv || (h->q && h->q->hold != h))
+            return err_set(e, ERR_INTERNAL, "a pull writes into blocks of nobody");
+        if (h->kv) {
+            kvseq_blocks(h->kv, 0, &n);
+            n_held += n;
+        }
+    }
+    if (n_held != s->n_held)
+        return err_set(e, ERR_INTERNAL, "%d KV blocks are held for pulls, counted as %d",
+                       n_held, s->n_held);
+    return 0;
+}
+
 int sched_check(const struct sched *s, struct err *e)
 {
     struct kvcache_stats kv;
 
-    if (check_lists(s, e) < 0 || check_flights(s, e) < 0 || kvcache_check(s->kv, e) < 0)
+    if (check_lists(s, e) < 0 || check_flights(s, e) < 0 || check_holds(s, e) < 0 ||
+        kvcache_check(s->kv, e) < 0)
         return -1;
     kvcache_stats(s->kv, &kv);
-    if (!s->n_running && !s->n_zombie && kv.n_used)
+    if (!s->n_running && !s->n_zombie && kv.n_used > kv.n_pinned + s->n_held)
         return err_set(e, ERR_INTERNAL, "%d KV blocks are held by nobody", kv.n_used);
     if (s->by_id.n != (size_t)(s->n_running + s->n_waiting))
         return err_set(e, ERR_INTERNAL, "%zu requests are known, %d run or wait",

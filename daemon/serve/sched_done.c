@@ -26,7 +26,7 @@ static bool ends_it(const struct sched_seq *q, int32_t id)
     return false;
 }
 
-static void push_tok(struct sched_seq *q, int32_t id)
+void sched_push_tok(struct sched_seq *q, int32_t id)
 {
     if (q->n_toks == q->toks_cap) {
         q->toks_cap = q->toks_cap * 2 < q->limit ? q->toks_cap * 2 : q->limit;
@@ -46,10 +46,10 @@ static void take_tokens(struct sched *s, int64_t now, struct sched_seq *q,
         if (ends_it(q, tok[used].id))
             stop = tok[used].id;
         else
-            push_tok(q, tok[used++].id);
+            sched_push_tok(q, tok[used++].id);
     }
     if (used) {
-        if (q->n_toks - used == q->p.n_prompt + q->p.n_gen)
+        if (q->n_toks - used == q->given)
             q->first_us = now;
         q->last_us = now;
         s->st.gen_tok += (uint64_t)used;
@@ -59,6 +59,10 @@ static void take_tokens(struct sched *s, int64_t now, struct sched_seq *q,
         sched_finish(s, now, q, FINISH_STOP, stop, NULL);
     else if (q->n_toks == q->limit)
         sched_finish(s, now, q, FINISH_LENGTH, -1, NULL);
+    else if (used && q->p.handoff == GEN_EXPORT) {
+        sched_export(s, q, true);
+        sched_finish(s, now, q, FINISH_HANDOFF, -1, NULL);
+    }
 }
 
 static void accept(struct sched *s, int64_t now, const struct flight_item *fi,
@@ -70,6 +74,8 @@ static void accept(struct sched *s, int64_t now, const struct flight_item *fi,
 
     assert(fi->first_pos == kvseq_len(q->kv) && known <= q->n_toks);
     kvseq_commit(q->kv, q->toks + fi->first_pos, fi->n_tok - again);
+    if (q->p.handoff == GEN_EXPORT)
+        sched_export(s, q, false);
     if (fi->n_scored) {
         sched_emit_toks(s, q, true, toks + r->tok_off, fi->n_scored);
         q->n_scored += fi->n_scored;

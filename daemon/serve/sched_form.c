@@ -62,7 +62,7 @@ int sched_need(const struct sched_seq *q)
 {
     int vlen = sched_vlen(q);
 
-    if (q->evict)
+    if (q->evict || q->importing)
         return 0;
     if (score_only(q))
         return q->p.n_prompt - 1 - q->next_pos;
@@ -93,13 +93,16 @@ static bool any_of_shard(const struct list *head, int shard, bool evicted)
     return false;
 }
 
+/* Not one that waits for KV: another engine works for it, and it ends by a lease. */
 static struct sched_seq *youngest_of_shard(const struct sched *s, int shard)
 {
     struct list *it = s->running.prev;
 
-    while (kvseq_shard(list_entry(it, struct sched_seq, link)->kv) != shard)
-        it = it->prev;
-    return list_entry(it, struct sched_seq, link);
+    for (;; it = it->prev) {
+        struct sched_seq *q = list_entry(it, struct sched_seq, link);
+        if (kvseq_shard(q->kv) == shard && !q->importing)
+            return q;
+    }
 }
 
 /* Free blocks for q, which runs, by preempting younger ones. False: it has to wait. */

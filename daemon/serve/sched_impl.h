@@ -1,6 +1,7 @@
 /* daemon/serve/sched_impl.h - what the files of the scheduler share; nobody else
  * includes it. sched.c events and outcomes, sched_queue.c who waits and who runs,
- * sched_form.c the next step, sched_done.c what came back, sched_check.c invariants. */
+ * sched_form.c the next step, sched_done.c what came back, sched_kv.c KV that goes to or
+ * comes from another engine, sched_check.c invariants. */
 #ifndef SERVE_SCHED_IMPL_H
 #define SERVE_SCHED_IMPL_H
 
@@ -60,10 +61,23 @@ struct sched_seq {
     int passed;                /* admissions of younger ones while it was the oldest */
     uint64_t tried;            /* state of the pool when it last did not fit */
 
+    int given;            /* tokens that came with it: prompt, and those told before */
+    bool importing;       /* runs, but waits for KV of another engine */
+    struct kv_hold *hold; /* a pull that writes into our blocks; NULL */
+    int exported;         /* blocks that were offered and pinned */
+
     int n_cached, n_preempted;
     int had; /* positions computed before a preemption, or elsewhere */
     bool started;
     int64_t add_us, start_us, first_us, last_us;
+};
+
+/* A pull that writes into blocks, which outlive the request. */
+struct kv_hold {
+    struct list link;
+    uint64_t pull;
+    struct sched_seq *q; /* NULL: gone, kv is ours */
+    struct kvseq *kv;
 };
 
 struct flight_item {
@@ -81,13 +95,15 @@ struct flight {
 
 struct outbox {
     struct sched_out *out;
-    size_t *tok_off; /* of out[i] */
+    size_t *tok_off; /* of out[i]; of an EXPORT in ids */
     int *err_at;     /* -1 = none */
     size_t n, cap;
     struct step_token *toks;
     size_t n_toks, toks_cap;
     struct err *errs;
     size_t n_errs, errs_cap;
+    int32_t *ids; /* of EXPORTs: blocks, then generated ids */
+    size_t n_ids, ids_cap;
 };
 
 struct sched {
@@ -102,6 +118,8 @@ struct sched {
     struct list wclass[SCHED_CLASSES];
     struct list running; /* oldest first */
     struct list zombies;
+    struct list holds; /* struct kv_hold */
+    int n_importing, n_held;
     int n_waiting, n_running, n_zombie, n_evict; /* n_waiting: parked ones too */
     uint64_t arrivals, steps;
     uint64_t pool_state; /* counts returns of blocks */
@@ -121,6 +139,22 @@ void sched_emit_toks(struct sched *s, struct sched_seq *q, bool scored,
 /* Tell it finished and let go of it (at once, or when its last step returns). */
 void sched_finish(struct sched *s, int64_t now, struct sched_seq *q,
                   enum finish_reason reason, int32_t stop_id, const struct err *error);
+
+void sched_emit_export(struct sched *s, const struct sched_seq *q, const int32_t *blocks,
+                       int n_blocks, int n_gen);
+void sched_emit_reserved(struct sched *s, const struct sched_seq *q);
+void sched_push_tok(struct sched_seq *q, int32_t id);
+
+/* sched_kv.c */
+/* What is committed and new goes out, pinned; last: all of it, with the ids generated. */
+void sched_export(struct sched *s, struct sched_seq *q, bool last);
+/* It has its blocks: say so and wait for KV. */
+void sched_import_start(struct sched *s, struct sched_seq *q);
+/* It lets go of its blocks, which a pull that still writes keeps. True: it keeps them. */
+bool sched_import_leave(struct sched *s, struct sched_seq *q);
+void sched_pulled(struct sched *s, int64_t now, const struct sched_event *ev);
+void sched_recompute(struct sched *s, int64_t now, const struct sched_event *ev);
+void sched_kv_free(struct sched *s);
 
 /* sched_queue.c */
 void sched_enqueue(struct sched *s, struct sched_seq *q);

@@ -125,14 +125,18 @@ void sched_unlink(struct sched *s, struct sched_seq *q)
     s->n_zombie -= q->state == SEQ_ZOMBIE;
     s->n_evict -= q->evict;
     q->evict = false;
+    s->n_importing -= q->importing;
+    q->importing = false;
     list_del(&q->link);
     list_del(&q->clink);
 }
 
 static void drop_blocks(struct sched *s, struct sched_seq *q)
 {
-    s->pool_state += q->kv != NULL;
-    kvseq_free(q->kv);
+    if (!sched_import_leave(s, q)) {
+        s->pool_state += q->kv != NULL;
+        kvseq_free(q->kv);
+    }
     q->kv = NULL;
 }
 
@@ -247,6 +251,10 @@ bool sched_start(struct sched *s, int64_t now, struct sched_seq *q)
     q->grant = 0;
     s->n_running++;
     insert_by_age(&s->running, &q->link, q->num, offsetof(struct sched_seq, link));
+    if (q->p.handoff == GEN_EXPORT)
+        sched_export(s, q, false);
+    if (q->p.handoff == GEN_IMPORT)
+        sched_import_start(s, q);
     s->st.recomputed_tok += q->had > cached ? (uint64_t)(q->had - cached) : 0;
     if (q->started)
         return true;

@@ -42,7 +42,7 @@
 struct err;
 struct wire_conn;
 
-enum engine_role { ROLE_BOTH, ROLE_PREFILL, ROLE_DECODE, ROLE_COUNT };
+enum engine_role { ENGINE_BOTH, ENGINE_PREFILL, ENGINE_DECODE };
 
 enum {
     WIRE_ARENAS_MAX = 257,  /* of one engine: 256 ranks and the page */
