@@ -159,10 +159,11 @@ size_t handoff_acts(struct handoff *h, const struct handoff_act **ret)
 /* ---- exports ---- */
 
 /* Nobody reads them any more. */
-static void export_end(struct handoff *h, struct kv_export *x)
+static void export_end(struct handoff *h, struct kv_export *x, bool forced)
 {
     struct handoff_act *a = act(h, HANDOFF_UNPIN, x->id);
 
+    a->forced = forced;
     a->ids = x->blocks;
     a->n = x->n;
     h->st.export_blocks -= x->n;
@@ -177,7 +178,7 @@ static void export_end(struct handoff *h, struct kv_export *x)
 static void take_back(struct handoff *h, struct kv_export *x)
 {
     h->st.taken_back += (uint64_t)x->n;
-    export_end(h, x);
+    export_end(h, x, true);
 }
 
 void handoff_export(struct handoff *h, int64_t now, uint64_t id, uint64_t reader,
@@ -202,7 +203,7 @@ void handoff_export(struct handoff *h, int64_t now, uint64_t id, uint64_t reader
     x->n += n;
     h->st.export_blocks += n;
     if (x->read)
-        export_end(h, x);
+        export_end(h, x, false);
 }
 
 void handoff_export_end(struct handoff *h, int64_t now, uint64_t id)
@@ -214,7 +215,7 @@ void handoff_export_end(struct handoff *h, int64_t now, uint64_t id)
     x->state = EXPORT_SENT;
     x->until = now + h->cfg.lease_us;
     if (x->read)
-        export_end(h, x);
+        export_end(h, x, false);
 }
 
 void handoff_acked(struct handoff *h, int64_t now, const struct wire_pulled *p)
@@ -227,7 +228,7 @@ void handoff_acked(struct handoff *h, int64_t now, const struct wire_pulled *p)
     }
     if (p->final) {
         x->read = true;
-        export_end(h, x);
+        export_end(h, x, false);
     } else if (x->state == EXPORT_SENT) {
         x->until = now + h->cfg.lease_us;
     }
@@ -548,7 +549,7 @@ void handoff_peer_gone(struct handoff *h, int64_t now, uint64_t incarnation)
             if (x->reader != incarnation || x->read)
                 continue;
             x->read = true;
-            export_end(h, x);
+            export_end(h, x, false);
         }
     err_set(&e, ERR_UNAVAIL, "the engine that computes the prompt has gone");
     list_for_safe(it, tmp, &h->in)

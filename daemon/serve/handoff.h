@@ -54,6 +54,7 @@ struct handoff_act {
     int32_t *ids;
     struct wire_block *blocks;
     int first, n;
+    bool forced; /* UNPIN: taken back, it may still be read */
     /* PULL: positions that are there with them */
     uint64_t pull;
     int upto;
