@@ -51,7 +51,7 @@
         INT(T, P pp, "pp", 1, 128, "1", "N", "pipeline stages"),                         \
         INT(T, P tp, "tp", 1, 128, "1", "N", "tensor parallel ranks"),                   \
         INT(T, P ep, "ep", 1, 128, "1", "N",                                             \
-            "expert parallel ranks: 1 or tp x cp x adp"),                                \
+            "expert parallel ranks: tp x cp x adp, or cp x adp"),                        \
         BOOL(T, P sp, "sp", NULL, "norms and residuals on each tp rank's own rows"),     \
         INT(T, P adp, "adp", 1, 128, "1", "N",                                           \
             "groups of tp ranks with requests of their own"),                            \

@@ -5,16 +5,19 @@
  * tp every rank has a part of each expert's width and the sum is completed over the
  * group, as in a plain FFN.
  *
- * Experts apart (ep = tp x adp): each rank has its own rows (all ranks know all rows when
- * sp is off, so each takes its share). Pairs travel to the rank that their expert stands
- * on and their results come back in the same order, unreduced: they are summed at home in
- * order of the choices. So a row's result is the same to the bit wherever its experts
- * stand and whatever else is in the batch. Rows may go in chunks: while the experts work
- * on one, the next is on its way to them and the last on its way home. Where the copies
- * of an expert stand says a table on the device, one a layer, and which of them a pair
- * goes to op_spread. Where all ranks have all rows and the ranks' loads decide, every
- * rank routes all of them and comes to the answer that the others come to; else each
- * decides for its own. Shared experts run at home on the rank's own rows. */
+ * Experts apart (ep = tp x cp x adp): each rank has its own rows (all ranks know all rows
+ * when sp is off, so each takes its share). Pairs travel to the rank that their expert
+ * stands on and their results come back in the same order, unreduced: they are summed at
+ * home in order of the choices. So a row's result is the same to the bit wherever its
+ * experts stand and whatever else is in the batch. Rows may go in chunks: while the
+ * experts work on one, the next is on its way to them and the last on its way home. Where
+ * the copies of an expert stand says a table on the device, one a layer, and which of
+ * them a pair goes to op_spread. Where all ranks have all rows and the ranks' loads
+ * decide, every rank routes all of them and comes to the answer that the others come to;
+ * else each decides for its own. Shared experts run at home on the rank's own rows.
+ *
+ * Apart and cut (ep = cp x adp, tp > 1): as above, among the ranks with the same part of
+ * every expert's width, and a sum over tp at home. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -145,7 +148,7 @@ static void settle_sizes(struct forward *f, struct forward_moe *m)
     int ep = f->cfg.part.ep, rows = f->cfg.max_rows;
     bool all = f->cfg.part.routing == SPREAD_LEAST_LOADED && rows_known(f);
 
-    m->max_home = ep > 1 ? (rows + f->w.d.tp - 1) / f->w.d.tp : rows;
+    m->max_home = f->w.d.etp > 1 ? rows : (rows + f->w.d.tp - 1) / f->w.d.tp;
     m->max_known = all ? rows : m->max_home;
     m->max_pairs = m->max_home * x->top_k;
     m->max_here = rows * x->top_k; /* the worst skew: all of them */
@@ -466,6 +469,18 @@ static int combine(struct forward *f, struct view y, struct view x, int first, b
     return op_combine(f->s, &o, e);
 }
 
+/* The tp ranks' sums in x, to which member 0 added them, or (sp) in f->sum. */
+static int close_sum(struct forward *f, struct dbuf *x, int rows, const struct shape *sp,
+                     struct err *e)
+{
+    if (sp)
+        return scatter_sum(f, x, sp, true, e);
+    if (f->w.d.tp == 1)
+        return 0;
+    return comm_all_reduce(f->cfg.part.tp_comm, f->s, (struct comm_at){x, 0},
+                           (int64_t)rows * f->w.info.n_embd, e);
+}
+
 /* ---- experts here ---- */
 
 static int run_here(struct forward *f, const struct forward_layer *l, struct dbuf *x,
@@ -488,15 +503,22 @@ static int run_here(struct forward *f, const struct forward_layer *l, struct dbu
                 e) < 0 ||
         shared(f, l, y, h, e) < 0)
         return -1;
-    if (sp)
-        return scatter_sum(f, x, sp, true, e);
-    if (f->w.d.tp == 1)
-        return 0;
-    return comm_all_reduce(f->cfg.part.tp_comm, f->s, (struct comm_at){x, 0},
-                           (int64_t)rows * cols, e);
+    return close_sum(f, x, rows, sp, e);
 }
 
 /* ---- experts apart ---- */
+
+/* A group's rows that a tp rank sends to experts: its share, or all of them where every
+ * expert is cut by tp and stands on as many ranks. */
+static int home_rows(const struct forward *f, int rows, int tp_at, int *ret_from)
+{
+    int64_t from = 0, to = rows;
+
+    if (f->w.d.etp == 1)
+        comm_shard(rows, f->w.d.tp, tp_at, &from, &to);
+    *ret_from = (int)from;
+    return (int)(to - from);
+}
 
 /* A chunk: pairs first..first+n of mine; those of all ranks begin at base of what may
  * arrive, at most `most`. */
@@ -530,20 +552,17 @@ static struct chunk chunk_of(const struct forward *f, int rows, int n_chunks, in
     int k = f->w.info.moe.top_k, ep = f->cfg.part.ep;
     struct chunk c = {.at = at};
 
-    if (f->cp) {
-        int64_t from, to;
+    int per_group = f->w.d.tp / f->w.d.etp, from;
 
-        comm_shard(rows, f->w.d.tp, f->w.d.tp_at, &from, &to);
-        c.n = (int)(to - from) * k;
+    if (f->cp) {
+        c.n = home_rows(f, rows, f->w.d.tp_at, &from) * k;
         c.most = f->moe->max_here;
         return c;
     }
     for (int r = 0; r < ep; r++) {
-        int64_t from, to;
-        int tp = f->w.d.tp, all = f->now_rows ? f->now_rows[r / tp] : rows;
-
-        comm_shard(all, tp, r % tp, &from, &to);
-        int n = (int)(to - from), first = chunk_row(n, n_chunks, at);
+        int all = f->now_rows ? f->now_rows[r / per_group] : rows;
+        int n = home_rows(f, all, r % per_group, &from);
+        int first = chunk_row(n, n_chunks, at);
         int len = chunk_row(n, n_chunks, at + 1) - first;
         c.base += first * k;
         c.most += len * k;
@@ -668,9 +687,9 @@ static int work(struct forward *f, const struct forward_layer *l, const struct c
     return comm_all_to_all_start(comm, f->s, &home, e);
 }
 
-/* y := what the experts made of my rows h. */
+/* y (+)= what the experts made of my rows h. */
 static int travel(struct forward *f, const struct forward_layer *l, struct view y,
-                  struct view h, int rows, struct err *e)
+                  struct view h, int rows, bool add, struct err *e)
 {
     int n = count_chunks(f, rows), k = f->w.info.moe.top_k;
     struct chunk c[MAX_CHUNKS];
@@ -692,7 +711,7 @@ static int travel(struct forward *f, const struct forward_layer *l, struct view 
             to.rows = last->n / k;
             if (comm_all_to_all_finish(f->cfg.part.ep_comm, f->s, &home, e) < 0 ||
                 combine(f, to, view_from(f->moe->back, last->first, last->n, y.cols),
-                        last->first, true, false, e) < 0)
+                        last->first, true, add, e) < 0)
                 return -1;
         }
         if (i + 2 < n && send_out(f, h, &c[i + 2], e) < 0)
@@ -724,28 +743,43 @@ static int run_apart(struct forward *f, const struct forward_layer *l, struct db
                      int rows, const struct shape *sp, const int64_t *row_bytes,
                      struct err *e)
 {
-    int cols = f->w.info.n_embd, n;
-    int64_t from, to;
-
-    comm_shard(rows, f->w.d.tp, f->w.d.tp_at, &from, &to);
-    n = (int)(to - from);
+    int cols = f->w.info.n_embd, from, n = home_rows(f, rows, f->w.d.tp_at, &from);
     bool all = f->moe->max_known > f->moe->max_home;
     int known = all ? rows : n; /* rows that are routed here */
-    struct view h = view_of(f->h, known, cols), y = view_from(f->sum, (int)from, n, cols);
-    struct view mine =
-        sp || all ? view_of(x, known, cols) : view_from(x, (int)from, n, cols);
-    f->moe->own = all ? (int)from : 0;
+    struct view h = view_of(f->h, known, cols), y = view_from(f->sum, from, n, cols);
+    struct view mine = sp || all ? view_of(x, known, cols) : view_from(x, from, n, cols);
+
+    f->moe->own = all ? from : 0;
     if (run_norm(f, h, mine, l->w[ROLE_FFN_NORM], e) < 0 || route(f, l, h, e) < 0 ||
-        spread(f, l, known, e) < 0 || travel(f, l, y, h, rows, e) < 0 ||
+        spread(f, l, known, e) < 0 || travel(f, l, y, h, rows, false, e) < 0 ||
         shared(f, l, y, view_from(f->h, f->moe->own, n, cols), e) < 0)
         return -1;
-    return bring_home(f, x, rows, (int)from, n, sp, row_bytes, e);
+    return bring_home(f, x, rows, from, n, sp, row_bytes, e);
+}
+
+/* Experts apart over the groups and cut by tp in each: all tp ranks of a group send all
+ * of its rows, each to its own part of the experts, and sum up what comes home. */
+static int run_cut(struct forward *f, const struct forward_layer *l, struct dbuf *x,
+                   int rows, const struct shape *sp, struct err *e)
+{
+    int cols = f->w.info.n_embd;
+    struct view h = view_of(f->h, rows, cols), y = view_of(sp ? f->sum : x, rows, cols);
+
+    f->moe->own = 0;
+    if ((rows && norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0) ||
+        route(f, l, h, e) < 0 || spread(f, l, rows, e) < 0 ||
+        travel(f, l, y, h, rows, !sp && f->w.d.tp_at == 0, e) < 0 ||
+        shared(f, l, y, h, e) < 0)
+        return -1;
+    return rows ? close_sum(f, x, rows, sp, e) : 0;
 }
 
 int forward_moe_run(struct forward *f, const struct forward_layer *l, struct dbuf *x,
                     int rows, const struct shape *sp, const int64_t *row_bytes,
                     struct err *e)
 {
-    return f->cfg.part.ep > 1 ? run_apart(f, l, x, rows, sp, row_bytes, e)
-                              : run_here(f, l, x, rows, sp, e);
+    if (f->cfg.part.ep == 1)
+        return run_here(f, l, x, rows, sp, e);
+    return f->w.d.etp > 1 ? run_cut(f, l, x, rows, sp, e)
+                          : run_apart(f, l, x, rows, sp, row_bytes, e);
 }

@@ -1,9 +1,9 @@
 /* daemon/serve/forward_part.c - which part of a model a rank has: sizes, where they
  * begin, and what cannot be cut.
  *
- * Heads, KV heads, widths and the vocabulary are cut by tp, layers by pp; whole experts
- * are shared out by ep, or (ep 1) each is cut by tp. Refusals are sentences that name
- * what does not divide. Pure; any thread. */
+ * Heads, KV heads, widths and the vocabulary are cut by tp, layers by pp; experts are
+ * shared out by ep, whole or (ep = cp x adp) each cut by tp. Refusals are sentences that
+ * name what does not divide. Pure; any thread. */
 #include "daemon/serve/forward_weights.h"
 
 #include "base/err.h"
@@ -41,8 +41,9 @@ void forward_dims_of(const struct model_info *i, const struct forward_part *p,
     d.attn_kv_from = d.n_kv_head * d.cp_u_at / d.cp_u;
     d.n_ff = i->n_ff / d.tp;
     d.ff_from = d.n_ff * d.tp_at;
-    /* experts: whole ones by ep, or every one's width by tp */
-    int cut = at_least_one(p->ep) > 1 ? 1 : d.tp, cut_at = cut > 1 ? d.tp_at : 0;
+    /* experts: apart over all ranks, or over groups of tp that share every one's width */
+    int ep = at_least_one(p->ep), groups = d.cp * d.cp_u * at_least_one(p->adp);
+    int cut = d.etp = ep > groups ? 1 : d.tp, cut_at = cut > 1 ? d.tp_at : 0;
     comm_shard(i->moe.n_expert, at_least_one(p->ep), p->ep_at, &from, &to);
     d.expert_from = (int)from;
     d.n_home = (int)(to - from);
@@ -75,16 +76,10 @@ static int check_cp(const struct model_info *i, const struct forward_part *p,
 {
     int tp = at_least_one(p->tp), u = at_least_one(p->cp_u), cp = at_least_one(p->cp) * u;
     int heads = i->n_head / tp, kv = at_least_one(i->n_kv_head / tp);
-    int adp = at_least_one(p->adp);
 
     if (cp > FORWARD_CP_MAX)
         return err_param(e, ERR_RANGE, "layout", "cp %d is more than %d", cp,
                          FORWARD_CP_MAX);
-    if (cp > 1 && i->moe.n_expert && at_least_one(p->ep) != tp * cp * adp)
-        return err_param(e, ERR_UNSUPPORTED, "layout",
-                         "ep %d with tp %d, cp %d and adp %d: with cp the engine runs "
-                         "experts over all of them, ep %d",
-                         at_least_one(p->ep), tp, cp, adp, tp * cp * adp);
     if (heads % u)
         return err_param(e, ERR_INVALID, "layout",
                          "sharing heads over %d cp ranks does not divide a rank's %d "
@@ -108,18 +103,15 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
         return err_param(e, ERR_INVALID, "layout",
                          "adp %d: a dense model has no experts to share over groups",
                          adp);
-    if (adp > 1 && cp == 1 && ep != tp * adp)
+    if (ep > 1 && !i->moe.n_expert)
         return err_param(e, ERR_INVALID, "layout",
-                         "ep %d with tp %d and adp %d: with adp the engine runs experts "
-                         "over all of them, ep %d",
-                         ep, tp, adp, tp * adp);
-    if (ep > 1 && (!i->moe.n_expert || (ep != tp && cp == 1 && adp == 1)))
-        return err_param(e, ERR_INVALID, "layout",
-                         i->moe.n_expert
-                             ? "ep %d with tp %d: the engine runs ep 1, or ep "
-                               "equal to tp"
-                             : "ep %d (tp %d): a dense model has no experts",
-                         ep, tp);
+                         "ep %d (tp %d): a dense model has no experts", ep, tp);
+    if (i->moe.n_expert && ep != tp * cp * adp && ep != cp * adp)
+        return err_param(
+            e, ERR_INVALID, "layout",
+            "ep %d with tp %d, cp %d and adp %d: the engine runs experts over "
+            "all of them, ep %d, or over cp and adp, each cut by tp, ep %d",
+            ep, tp, cp, adp, tp * cp * adp, cp * adp);
     if (ep > i->moe.n_expert && ep > 1)
         return err_param(e, ERR_INVALID, "layout", "ep %d is more than the %d experts",
                          ep, i->moe.n_expert);
@@ -130,7 +122,8 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
                          "that experts stand apart on, and at most %d experts in all on "
                          "one",
                          p->spare, ep, i->moe.n_expert);
-    if (i->moe.n_expert && ep == 1 && (i->moe.n_ff % tp || i->moe.n_ff_shared % tp))
+    if (i->moe.n_expert && ep == cp * adp &&
+        (i->moe.n_ff % tp || i->moe.n_ff_shared % tp))
         return err_param(e, ERR_INVALID, "layout",
                          "tp %d does not divide the experts' width of %d (shared %d)", tp,
                          i->moe.n_ff, i->moe.n_ff_shared);

@@ -30,6 +30,7 @@ struct forward_dims {
     int q_dim, o_dim, kv_dim, n_ff, ff_from, n_vocab, vocab_from;
     int n_home, expert_from; /* experts that stand here as loaded */
     int n_slot;              /* places for them: as many on every rank */
+    int etp;                 /* ranks that share every expert's width: 1 or tp */
     int n_ff_expert, ff_expert_from, n_ff_shared, ff_shared_from;
     bool first, last; /* stage */
 };

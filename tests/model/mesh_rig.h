@@ -22,7 +22,7 @@ struct mesh_job {
     int64_t timeout_us; /* of a wait; 0 = 20 s */
     forward_watch_fn watch;
     void *watch_arg;
-    int spare;          /* slots; and how a copy is chosen */
+    int spare; /* slots; and how a copy is chosen */
     enum spread routing;
     /* Before each step, on the rank's thread; NULL = nothing. */
     void (*between)(struct mesh_run *r, struct model *m, struct forward *f, int step);

@@ -81,10 +81,11 @@ static void test_ways(void **state)
         const char *layout;
         int chunks, per_host;
         bool flat;
-    } ways[] = {{"tp4 ep4", 4, 0, false},    {"adp2 tp2 ep4", 4, 0, false},
-                {"adp4 ep4", 2, 2, false},   {"tp4 ep4 sp", 2, 0, false},
-                {"tp4 ep4", 1, 2, true},     {"tp4 ep4", 1, 2, false},
-                {"tp4 ep4 sp", 4, 2, false}, {"tp4 pp2 ep4", 3, 3, false}};
+    } ways[] = {{"tp4 ep4", 4, 0, false},     {"adp2 tp2 ep4", 4, 0, false},
+                {"adp4 ep4", 2, 2, false},    {"tp4 ep4 sp", 2, 0, false},
+                {"tp4 ep4", 1, 2, true},      {"tp4 ep4", 1, 2, false},
+                {"tp4 ep4 sp", 4, 2, false},  {"tp4 pp2 ep4", 3, 3, false},
+                {"adp2 tp2 ep2", 4, 0, false}};
     char dir[256];
     uint64_t cut[2] = {0};
 

@@ -17,8 +17,9 @@ enum { LEN = 36, SEQS = 3, ROWS = SEQS * LEN, THIRD = 3, MAX_SEEDS = 1000 };
 /* ---- meshes ---- */
 
 /* PLAIN: experts, if any, are cut by width. WHOLE: experts stand apart over all ranks of
- * a stage. BOTH: for a dense model as it is, with experts these stand apart. */
-enum kind { PLAIN, WHOLE, BOTH };
+ * a stage. CUT: they stand apart over cp and adp and are cut by tp. BOTH: for a dense
+ * model as it is, with experts these stand apart. */
+enum kind { PLAIN, WHOLE, CUT, BOTH };
 
 static const struct mesh_row {
     enum kind kind;
@@ -67,6 +68,19 @@ static const struct mesh_row {
     {WHOLE, "adp2 cp2 pp2 striped"},
     {WHOLE, "adp2 cp2 tp2 ulysses"},
     {WHOLE, "adp2 cp2 tp2 sp ring"},
+    {CUT, "adp2 tp2"},
+    {CUT, "adp2 tp4"},
+    {CUT, "adp4 tp2"},
+    {CUT, "adp2 tp2 sp"},
+    {CUT, "adp4 tp2 sp"},
+    {CUT, "adp2 tp2 pp2"},
+    {CUT, "adp2 tp2 pp2 sp"},
+    {CUT, "cp2 tp2 ring"},
+    {CUT, "cp2 tp4 ulysses"},
+    {CUT, "cp4 tp2 sp usp cp_u2"},
+    {CUT, "cp2 tp2 pp2 striped"},
+    {CUT, "adp2 cp2 tp2 ring"},
+    {CUT, "adp2 cp2 tp2 sp ulysses"},
     {BOTH, "cp2 allgather"},
     {BOTH, "cp2 ring"},
     {BOTH, "cp2 striped"},
@@ -112,12 +126,13 @@ static bool layout_of(const struct mesh_row *m, bool experts, char *out, size_t 
     struct layout l;
     struct err e;
 
-    if (!experts && m->kind == WHOLE)
+    if (!experts && (m->kind == WHOLE || m->kind == CUT))
         return false;
     rig_ok(layout_parse(m->layout, &l, &e), &e);
     assert_in_range(layout_ranks(&l), 2, 8);
     if (experts && m->kind != PLAIN)
-        snprintf(out, cap, "%s ep%d", m->layout, layout_stage(&l));
+        snprintf(out, cap, "%s ep%d", m->layout,
+                 layout_stage(&l) / (m->kind == CUT ? l.tp : 1));
     else
         snprintf(out, cap, "%s", m->layout);
     return true;
@@ -240,7 +255,7 @@ static void family(int number, const char *name, bool experts, int want)
     drop(&g);
 }
 
-enum { DENSE = 50, EXPERTS = 79 }; /* meshes that each has */
+enum { DENSE = 50, EXPERTS = 92 }; /* meshes that each has */
 
 #define FAMILY(number, name, experts)                                                    \
     static void test_##name(void **state)                                                \

@@ -400,10 +400,13 @@ static void many(struct rank *r, int steps, int n_seq, struct step_token *out)
 
 static void test_groups(void **state)
 {
-    static const char *const layouts[] = {
-        "adp2 ep2",          "adp2 tp2 ep4",
-        "adp2 pp2 ep2",      "adp2 tp2 pp2 sp ep4",
-        "adp2 cp2 ep4 ring", "adp2 cp2 pp2 ep4 ulysses"};
+    static const char *const layouts[] = {"adp2 ep2",
+                                          "adp2 tp2 ep4",
+                                          "adp2 pp2 ep2",
+                                          "adp2 tp2 pp2 sp ep4",
+                                          "adp2 cp2 ep4 ring",
+                                          "adp2 tp2 sp ep2",
+                                          "adp2 cp2 pp2 ep4 ulysses"};
     static struct step_token want[5 * 12], got[5 * 12];
     struct rank r;
 
