@@ -104,7 +104,7 @@ struct controller_actions {
     int n_move, n_group;
     const struct controller_layer *layer;
     int n_layer;
-    int64_t bytes, bytes_per_step; /* the second: most that a step may copy */
+    int64_t bytes, bytes_per_step; /* the second: most that a step may copy, > 0 */
     uint64_t call_back; /* a plan in hand to abort to its last whole group; 0 */
     const struct controller_outcome *outcome;
     int n_outcome;
