@@ -9,6 +9,7 @@
 #include "kernels/backend.h"
 
 #include <assert.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -136,6 +137,9 @@ int weight_new(struct backend *b, const struct weight_src *src, struct weight **
                        src->name, src->rows);
     if (!(src->flags & (WEIGHT_MATMUL | WEIGHT_LOOKUP | WEIGHT_VECTOR)))
         return err_set(e, ERR_INTERNAL, "tensor '%s': no use named", src->name);
+    if (src->flags & WEIGHT_APART && src->flags & WEIGHT_LOOKUP)
+        return err_set(e, ERR_INTERNAL, "tensor '%s': a table is not made apart",
+                       src->name);
     return b->vt->weight_new(b, src, ret, e);
 }
 
@@ -143,6 +147,36 @@ void weight_free(struct weight *w)
 {
     if (w)
         w->b->vt->weight_free(w);
+}
+
+int weight_part(struct weight *w, const struct weight_src *part, int row, struct err *e)
+{
+    bool last = row + part->rows == w->rows;
+
+    if (!(w->flags & WEIGHT_APART) || !(w->flags & WEIGHT_MATMUL) ||
+        part->cols != w->cols || part->rows < 1 || row < 0 ||
+        part->rows > w->rows - row || row % WEIGHT_PART_ROWS ||
+        (part->rows % WEIGHT_PART_ROWS && !last))
+        return err_set(e, ERR_INTERNAL,
+                       "tensor '%s': rows %d..%d of %d columns are no part of %d x %d",
+                       part->name, row, row + part->rows - 1, part->cols, w->rows,
+                       w->cols);
+    w->b->vt->weight_part(w, part, row);
+    return 0;
+}
+
+int weight_read(const struct weight *w, int row, float *out, struct err *e)
+{
+    if (!(w->flags & (WEIGHT_MATMUL | WEIGHT_VECTOR)) || row < 0 || row >= w->rows)
+        return err_set(e, ERR_INTERNAL, "row %d of a weight of %d rows", row, w->rows);
+    w->b->vt->weight_read(w, row, out);
+    return 0;
+}
+
+void weight_join(struct weight *w)
+{
+    if (w && w->flags & WEIGHT_APART)
+        w->b->vt->weight_join(w);
 }
 
 int weight_rows(const struct weight *w) { return w->rows; }

@@ -92,6 +92,15 @@ enum { WEIGHT_MATMUL = 1, WEIGHT_LOOKUP = 2, WEIGHT_VECTOR = 4 }; /* how it is u
 int weight_new(struct backend *b, const struct weight_src *src, struct weight **ret,
                struct err *e);
 void weight_free(struct weight *w);
+/* Beside the backend's own thread: WEIGHT_APART with WEIGHT_VECTOR makes one at once,
+ * with WEIGHT_MATMUL one without values (data is looked at for MXFP4 only, and may be
+ * NULL else): weight_part puts the rows of part at row.. (multiples of WEIGHT_PART_ROWS,
+ * but the last). weight_read gives one row's values as they are kept. Any one thread,
+ * until weight_join hands it over to the backend's; freed before that by its maker. */
+enum { WEIGHT_APART = 8, WEIGHT_PART_ROWS = 16 };
+int weight_part(struct weight *w, const struct weight_src *part, int row, struct err *e);
+int weight_read(const struct weight *w, int row, float *out, struct err *e);
+void weight_join(struct weight *w);
 int weight_rows(const struct weight *w);
 int weight_cols(const struct weight *w);
 

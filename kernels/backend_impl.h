@@ -56,6 +56,9 @@ struct backend_vt {
     int (*weight_new)(struct backend *b, const struct weight_src *src,
                       struct weight **ret, struct err *e);
     void (*weight_free)(struct weight *w);
+    void (*weight_part)(struct weight *w, const struct weight_src *part, int row);
+    void (*weight_read)(const struct weight *w, int row, float *out);
+    void (*weight_join)(struct weight *w);
 
     int (*kv_new)(struct backend *b, const struct kv_layout *l, int n_blocks,
                   struct kv_arena **ret, struct err *e);

@@ -300,7 +300,8 @@ void cpu_weight_free(struct weight *w)
 {
     struct cpu_weight *cw = (struct cpu_weight *)w;
 
-    ((struct cpu_backend *)w->b)->mem.weight_bytes -= cw->bytes;
+    if (!(w->flags & WEIGHT_APART))
+        ((struct cpu_backend *)w->b)->mem.weight_bytes -= cw->bytes;
     cpu_mat_free(cw->mat);
     free(cw->vec);
     free(cw->rows);
@@ -345,9 +346,58 @@ static int fill_weight(struct cpu_backend *cb, struct cpu_weight *w,
     return src->flags & WEIGHT_LOOKUP ? fill_rows(w, src, e) : 0;
 }
 
+/* Nothing of the backend that its thread changes is touched. */
+static int new_apart(struct backend *b, const struct weight_src *src, struct weight **ret,
+                     struct err *e)
+{
+    enum cpu_isa isa = ((struct cpu_backend *)b)->isa;
+    struct cpu_weight *w = xcalloc(1, sizeof(*w));
+    int rc;
+
+    w->base = (struct weight){b, src->rows, src->cols, src->flags};
+    w->type = src->type;
+    rc = src->flags & WEIGHT_VECTOR ? fill_vector(w, src, e)
+                                    : cpu_mat_new_empty(isa, src->type, src->rows,
+                                                        src->cols, src->data, &w->mat, e);
+    if (rc < 0) {
+        cpu_weight_free(&w->base);
+        return err_wrap(e, "tensor '%s'", src->name);
+    }
+    w->bytes += w->mat ? cpu_mat_bytes(w->mat) : 0;
+    *ret = &w->base;
+    return 0;
+}
+
+void cpu_weight_part(struct weight *w, const struct weight_src *part, int row)
+{
+    cpu_mat_put(((struct cpu_weight *)w)->mat, part->data, row, part->rows);
+}
+
+void cpu_weight_read(const struct weight *w, int row, float *out)
+{
+    const struct cpu_weight *cw = (const struct cpu_weight *)w;
+
+    if (cw->mat)
+        cpu_mat_row(cw->mat, row, out);
+    else
+        memcpy(out, cw->vec, (size_t)w->cols * sizeof(*out));
+}
+
+void cpu_weight_join(struct weight *w)
+{
+    struct cpu_backend *cb = (struct cpu_backend *)w->b;
+    struct cpu_weight *cw = (struct cpu_weight *)w;
+
+    w->flags &= ~WEIGHT_APART;
+    cw->id = ++cb->last_weight_id;
+    cb->mem.weight_bytes += cw->bytes;
+}
+
 int cpu_weight_new(struct backend *b, const struct weight_src *src, struct weight **ret,
                    struct err *e)
 {
+    if (src->flags & WEIGHT_APART)
+        return new_apart(b, src, ret, e);
     struct cpu_backend *cb = (struct cpu_backend *)b;
     struct cpu_weight *w = xcalloc(1, sizeof(*w));
     int rc;
@@ -430,6 +480,9 @@ const struct backend_vt backend_cpu = {.name = "cpu",
                                        .sync = cpu_sync,
                                        .weight_new = cpu_weight_new,
                                        .weight_free = cpu_weight_free,
+                                       .weight_part = cpu_weight_part,
+                                       .weight_read = cpu_weight_read,
+                                       .weight_join = cpu_weight_join,
                                        .kv_new = cpu_kv_new,
                                        .kv_free = cpu_kv_free,
                                        .kv_fd = cpu_kv_fd,

@@ -86,6 +86,9 @@ int cpu_sync(struct stream *s, struct err *e);
 int cpu_weight_new(struct backend *b, const struct weight_src *src, struct weight **ret,
                    struct err *e);
 void cpu_weight_free(struct weight *w);
+void cpu_weight_part(struct weight *w, const struct weight_src *part, int row);
+void cpu_weight_read(const struct weight *w, int row, float *out);
+void cpu_weight_join(struct weight *w);
 int cpu_kv_new(struct backend *b, const struct kv_layout *l, int n_blocks,
                struct kv_arena **ret, struct err *e);
 void cpu_kv_free(struct kv_arena *a);

@@ -131,17 +131,24 @@ struct pack_job {
     const void *src;
 };
 
+/* Of a panel's rows in the file. */
+static size_t panel_src_bytes(const struct cpu_mat *m)
+{
+    return MAT_PANEL * (size_t)dtype_row_bytes(m->from, m->cols);
+}
+
 static void pack_member(void *arg, int member, int n_members)
 {
     const struct pack_job *j = arg;
     int64_t n = j->m->n_panels;
 
     for (int64_t i = n * member / n_members; i < n * (member + 1) / n_members; i++)
-        mat_pack_panel(j->m, j->src, (int)i);
+        mat_pack_panel(j->m, (const uint8_t *)j->src + (size_t)i * panel_src_bytes(j->m),
+                       (int)i);
 }
 
-int cpu_mat_new(enum cpu_isa isa, struct team *t, struct cpu_pool *pool, enum dtype type,
-                int rows, int cols, const void *data, struct cpu_mat **ret, struct err *e)
+static int mat_alloc(enum cpu_isa isa, struct cpu_pool *pool, enum dtype type, int rows,
+                     int cols, const void *data, struct cpu_mat **ret, struct err *e)
 {
     enum cpu_isa best = cpu_isa_best();
     struct cpu_mat *m;
@@ -164,6 +171,17 @@ int cpu_mat_new(enum cpu_isa isa, struct team *t, struct cpu_pool *pool, enum dt
         cpu_mat_free(m);
         return -1;
     }
+    *ret = m;
+    return 0;
+}
+
+int cpu_mat_new(enum cpu_isa isa, struct team *t, struct cpu_pool *pool, enum dtype type,
+                int rows, int cols, const void *data, struct cpu_mat **ret, struct err *e)
+{
+    struct cpu_mat *m = NULL;
+
+    if (mat_alloc(isa, pool, type, rows, cols, data, &m, e) < 0)
+        return -1;
     struct pack_job job = {m, data};
     if (t && m->bytes > PARALLEL_BYTES)
         team_run(t, pack_member, &job);
@@ -171,6 +189,20 @@ int cpu_mat_new(enum cpu_isa isa, struct team *t, struct cpu_pool *pool, enum dt
         pack_member(&job, 0, 1);
     *ret = m;
     return 0;
+}
+
+int cpu_mat_new_empty(enum cpu_isa isa, enum dtype type, int rows, int cols,
+                      const void *data, struct cpu_mat **ret, struct err *e)
+{
+    return mat_alloc(isa, NULL, type, rows, cols, data, ret, e);
+}
+
+void cpu_mat_put(struct cpu_mat *m, const void *data, int row, int n)
+{
+    size_t step = panel_src_bytes(m);
+
+    for (int i = 0; i * MAT_PANEL < n; i++)
+        mat_pack_panel(m, (const uint8_t *)data + (size_t)i * step, row / MAT_PANEL + i);
 }
 
 void cpu_mat_free(struct cpu_mat *m)

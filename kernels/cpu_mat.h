@@ -28,6 +28,11 @@ const char *cpu_isa_name(enum cpu_isa isa);
 int cpu_mat_new(enum cpu_isa isa, struct team *t, struct cpu_pool *pool, enum dtype type,
                 int rows, int cols, const void *data, struct cpu_mat **ret,
                 struct err *e);
+/* Without values, in memory of its own; then rows of `data` at row.., a multiple of 16.
+ */
+int cpu_mat_new_empty(enum cpu_isa isa, enum dtype type, int rows, int cols,
+                      const void *data, struct cpu_mat **ret, struct err *e);
+void cpu_mat_put(struct cpu_mat *m, const void *data, int row, int n);
 void cpu_mat_free(struct cpu_mat *m);
 size_t cpu_mat_bytes(const struct cpu_mat *m);
 /* out[0..cols) = exact values of one row, from the repacked form. */

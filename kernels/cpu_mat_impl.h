@@ -135,6 +135,7 @@ void mat_zero_row(int n, int w, int r, uint8_t *tile, float *meta);
 /* What a file's type is kept as: itself, but for MXFP4, whose values are exact as Q8_0
  * where every scale is an f16 and as BF16 always. */
 enum dtype mat_kept_type(enum dtype from, int rows, int cols, const void *data);
+/* src: the panel's first row. */
 void mat_pack_panel(const struct cpu_mat *m, const void *src, int panel);
 /* Codes of a chunk, word (g, row), from U4 .. U8. */
 void mat_unpack_codes(enum mat_code code, const uint8_t *chunk, uint32_t w[8][16]);

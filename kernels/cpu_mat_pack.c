@@ -200,8 +200,7 @@ void mat_pack_panel(const struct cpu_mat *m, const void *src, int panel)
 
     memset(dst, 0, m->panel_bytes);
     for (int r = 0; r < MAT_PANEL && panel * MAT_PANEL + r < m->rows; r++) {
-        const uint8_t *row =
-            (const uint8_t *)src + (size_t)(panel * MAT_PANEL + r) * row_bytes;
+        const uint8_t *row = (const uint8_t *)src + (size_t)r * row_bytes;
         if (m->scale == SCALE_NONE && m->from == DT_MXFP4)
             pack_mx_bf16(m, row, dst, r);
         else if (m->scale == SCALE_NONE)

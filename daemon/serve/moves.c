@@ -26,7 +26,6 @@ struct running {
     struct moves_news n;
     int64_t began, entered;
     uint64_t drain_to; /* the last ticket that may name the old copy */
-    bool asked;        /* loading was asked for: there is something to drop */
     bool late;         /* said so already */
     int64_t sum_us;
 };
@@ -142,7 +141,7 @@ static void enter(struct moves *m, int64_t now, enum move_state s)
     } asks[MOVE_STATE_COUNT] = {
         [MOVE_LOADING] = {true, MOVES_LOAD}, [MOVE_VERIFYING] = {true, MOVES_VERIFY},
         [MOVE_WARMING] = {true, MOVES_WARM}, [MOVE_READY] = {true, MOVES_VOTE},
-        [MOVE_FLIP] = {true, MOVES_DO_FLIP},
+        [MOVE_FLIP] = {true, MOVES_DO_FLIP}, [MOVE_FREED] = {true, MOVES_FREE},
     };
     struct running *r = &m->now;
 
@@ -150,7 +149,6 @@ static void enter(struct moves *m, int64_t now, enum move_state s)
     r->n.all_us = now - r->began;
     r->entered = now;
     r->late = false;
-    r->asked |= s == MOVE_LOADING;
     if (s == MOVE_DONE || s == MOVE_ABORTED) {
         end(m);
         return;
@@ -158,12 +156,6 @@ static void enter(struct moves *m, int64_t now, enum move_state s)
     tell(m);
     if (asks[s].asks)
         put(m, asks[s].kind, &r->n);
-    if (s == MOVE_FREED) { /* what was retired; a copy more has nothing to free */
-        if (r->n.move.from >= 0)
-            put(m, MOVES_FREE, &r->n);
-        else
-            enter(m, now, MOVE_DONE);
-    }
 }
 
 static void drained(struct moves *m, int64_t now)
@@ -177,10 +169,8 @@ static void abort_move(struct moves *m, int64_t now, const char *why)
     struct running *r = &m->now;
 
     snprintf(r->n.why, sizeof(r->n.why), "%s: %s", move_state_name(r->n.state), why);
-    if (r->asked) {
-        m->dropping = r->n.move.id;
-        put(m, MOVES_DROP, &r->n);
-    }
+    m->dropping = r->n.move.id;
+    put(m, MOVES_DROP, &r->n);
     enter(m, now, MOVE_ABORTED);
 }
 
@@ -191,6 +181,25 @@ static bool may_abort(const struct moves *m)
 
 /* ---- the queue ---- */
 
+static int check_put(const struct moves_limits *l, const struct move *v, int i,
+                     struct err *e)
+{
+    const struct move_put *p = &v->put[i];
+
+    if (p->expert < -1 || p->expert >= l->n_expert)
+        return err_param(e, ERR_RANGE, "expert", "expert %d is outside 0..%d", p->expert,
+                         l->n_expert - 1);
+    if (p->rank < 0 || p->rank >= l->n_rank || p->slot < 0 || p->slot >= l->n_slot)
+        return err_param(e, ERR_RANGE, "slot",
+                         "slot %d of rank %d: there are %d on each of %d ranks", p->slot,
+                         p->rank, l->n_slot, l->n_rank);
+    for (int j = 0; j < i; j++)
+        if (v->put[j].rank == p->rank && v->put[j].slot == p->slot)
+            return err_param(e, ERR_RANGE, "slot", "slot %d of rank %d is named twice",
+                             p->slot, p->rank);
+    return 0;
+}
+
 static int check(const struct moves *m, const struct move *v, struct err *e)
 {
     const struct moves_limits *l = &m->l;
@@ -198,13 +207,12 @@ static int check(const struct moves *m, const struct move *v, struct err *e)
     if (v->layer < 0 || v->layer >= l->n_layer)
         return err_param(e, ERR_RANGE, "layer", "layer %d is outside 0..%d", v->layer,
                          l->n_layer - 1);
-    if (v->expert < 0 || v->expert >= l->n_expert)
-        return err_param(e, ERR_RANGE, "expert", "expert %d is outside 0..%d", v->expert,
-                         l->n_expert - 1);
-    if (v->from < -1 || v->from >= l->n_rank || v->to < -1 || v->to >= l->n_rank ||
-        v->from == v->to)
-        return err_param(e, ERR_RANGE, "to", "from rank %d to rank %d: of %d ranks",
-                         v->from, v->to, l->n_rank);
+    if (v->n < 0 || v->n > MOVE_PUTS)
+        return err_param(e, ERR_RANGE, "put", "%d slots in one move; at most %d", v->n,
+                         (int)MOVE_PUTS);
+    for (int i = 0; i < v->n; i++)
+        if (check_put(l, v, i, e) < 0)
+            return -1;
     return 0;
 }
 
@@ -253,6 +261,14 @@ static void refuse_first(struct moves *m, int64_t now, const char *why)
     put(m, MOVES_TELL, &n);
 }
 
+static bool loads(const struct move *v)
+{
+    for (int i = 0; i < v->n; i++)
+        if (v->put[i].expert >= 0)
+            return true;
+    return false;
+}
+
 static void begin(struct moves *m, int64_t now)
 {
     struct running *r = &m->now;
@@ -262,7 +278,7 @@ static void begin(struct moves *m, int64_t now)
     *r = (struct running){.on = true, .began = now};
     r->n.move = take(m);
     before_of(m, &r->n);
-    enter(m, now, r->n.move.to >= 0 ? MOVE_LOADING : MOVE_READY);
+    enter(m, now, loads(&r->n.move) ? MOVE_LOADING : MOVE_READY);
 }
 
 void moves_cancel(struct moves *m, int64_t now, const char *why)

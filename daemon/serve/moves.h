@@ -1,4 +1,5 @@
-/* daemon/serve/moves.h - moves of experts' copies, one at a time, state by state. Pure.
+/* daemon/serve/moves.h - moves of experts' copies, one after the other, state by state.
+ * Pure.
  *
  *   QUEUED -> LOADING -> VERIFYING -> WARMING -> READY -> FLIP -> DRAINING -> FREED ->
  * DONE
@@ -8,7 +9,7 @@
  * an event. Until the flip is asked for, a failure, an order to give up or the deadline
  * of a state ends the move and leaves the map as it was; from then on there is no way
  * back: the ranks have the new map, or the engine ends (MOVES_BROKEN). A move that only
- * retires a copy begins with the votes. What is answered late, for a move that is over,
+ * empties slots begins with the votes. What is answered late, for a move that is over,
  * is counted and does nothing else. One owner at a time. */
 #ifndef SERVE_MOVES_H
 #define SERVE_MOVES_H
@@ -41,17 +42,23 @@ const char *move_state_name(enum move_state s);
 
 enum { MOVES_QUEUED = 256 };
 
-/* from, to: ranks of the expert group; -1 = none. to only: a copy more; from only: one
- * less; both: a copy goes to another rank. */
+/* Slots of one layer that get another expert, or -1 = none; all at once. A copy that
+ * only leaves, one that is added and two that change places are all of this kind. None at
+ * all: what else the table has to say, its shares, goes the same way. */
+enum { MOVE_PUTS = 16 };
+struct move_put {
+    int16_t rank, slot, expert; /* rank of the expert group, slot of it */
+};
 struct move {
     uint64_t id;
-    int layer, expert; /* layer: among those with experts */
-    int from, to;
+    int layer; /* among those with experts */
+    int n;
+    struct move_put put[MOVE_PUTS];
 };
 
 struct moves_limits {
-    int n_layer, n_expert, n_rank;
-    int64_t state_us[MOVE_STATE_COUNT]; /* longest stay; of QUEUED: until it begins */
+    int n_layer, n_expert, n_rank, n_slot; /* n_slot: of each rank */
+    int64_t state_us[MOVE_STATE_COUNT];    /* longest stay; of QUEUED: until it begins */
 };
 /* 30 s to load, 5 s in each of the others, ten minutes in the queue. */
 void moves_limits_init(struct moves_limits *l);
@@ -72,7 +79,7 @@ enum moves_event_kind {
     MOVES_VOTED,   /* all ranks said yes */
     MOVES_FLIPPED, /* all ranks have the new table; last_ticket: submitted before it */
     MOVES_STEP,    /* the step last_ticket has ended, and took step_us */
-    MOVES_FREED,   /* the old copy, or (after an abort) what was loaded, is gone */
+    MOVES_FREED,   /* what stood there, or (after an abort) what was loaded, is gone */
     MOVES_FAILED   /* what was asked for did not come about: why */
 };
 struct moves_event {

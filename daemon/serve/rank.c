@@ -1,10 +1,15 @@
 /* daemon/serve/rank.c - open a rank's part, run its share of a step. */
 #include "daemon/serve/rank.h"
 
+#include <stdlib.h>
+
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/mem.h"
+#include "daemon/serve/forward_expert.h"
 #include "daemon/serve/links.h"
 #include "daemon/serve/model.h"
+#include "daemon/serve/routes.h"
 #include "daemon/serve/step.h"
 
 static int join(struct rank *r, enum mesh_dim d)
@@ -105,8 +110,98 @@ int rank_run(struct rank *r, const struct step *st, forward_sink_fn sink, void *
     return rc < 0 ? fail(r) : 0;
 }
 
+/* ---- experts that move ---- */
+
+bool rank_has_expert_slot(const struct rank *r, int layer, int rank)
+{
+    struct routes_dims d;
+    int first, n;
+
+    return r->mesh->ranks[r->index].at[MESH_EP] == rank &&
+           forward_route_dims(r->f, &d, &first, &n) && layer >= first &&
+           layer < first + n;
+}
+
+static uint64_t *generation(struct rank *r, const struct routes *t, int layer)
+{
+    if (!r->generation) {
+        r->generation = xcalloc((size_t)t->n_layer, sizeof(*r->generation));
+        for (int i = 0; i < t->n_layer; i++)
+            r->generation[i] = 1; /* as loaded */
+    }
+    return &r->generation[layer];
+}
+
+/* Can this rank take the table, when its own slots are filled as said? */
+static int vote(struct rank *r, const struct ranks_change *c)
+{
+    const struct routes *t = c->routes;
+    uint64_t has = *generation(r, t, c->layer), to = t->layer[c->layer].generation;
+
+    if (to != has + 1)
+        return err_set(&r->no, ERR_CONFLICT,
+                       "its table has generation %llu, the new one %llu",
+                       (unsigned long long)has, (unsigned long long)to);
+    for (int i = 0; i < c->n; i++) {
+        int slot = c->put[i].rank * t->d.n_slot + c->put[i].slot;
+        bool filled = t->layer[c->layer].expert[slot] >= 0;
+
+        if (rank_has_expert_slot(r, c->layer, c->put[i].rank) &&
+            filled != (c->put[i].w[0] != NULL))
+            return err_set(&r->no, ERR_INTERNAL, "slot %d: its weights are %s",
+                           c->put[i].slot, filled ? "not there" : "not wanted");
+    }
+    return routes_check(t, &r->no);
+}
+
+static int flip(struct rank *r, struct ranks_change *c)
+{
+    for (int i = 0; i < c->n; i++)
+        if (rank_has_expert_slot(r, c->layer, c->put[i].rank))
+            forward_slot_swap(r->f, c->layer, c->put[i].slot, c->put[i].w);
+    fault_hold("expert_flip", r->index);
+    if (forward_route_set(r->f, c->layer, c->routes, &r->why) < 0)
+        return fail(r);
+    *generation(r, c->routes, c->layer) = c->routes->layer[c->layer].generation;
+    return 0;
+}
+
+static int try_or_free(struct rank *r, struct ranks_change *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        if (!rank_has_expert_slot(r, c->layer, c->put[i].rank))
+            continue;
+        if (c->kind == RANKS_WARM && c->put[i].w[0] &&
+            forward_expert_warm(r->f, c->put[i].w, &r->no) < 0)
+            return -1;
+        for (int k = 0; c->kind == RANKS_FREE && k < MODEL_EXPERT_ROLES; k++) {
+            weight_free(c->put[i].w[k]);
+            c->put[i].w[k] = NULL;
+        }
+    }
+    return 0;
+}
+
+int rank_change(struct rank *r, struct ranks_change *c)
+{
+    static const char *const points[] = {[RANKS_WARM] = "expert_warm",
+                                         [RANKS_VOTE] = "expert_vote",
+                                         [RANKS_FLIP] = "expert_turn",
+                                         [RANKS_FREE] = "expert_free"};
+    int rc;
+
+    r->refused = false;
+    fault_hold(points[c->kind], r->index);
+    if (c->kind == RANKS_FLIP)
+        return flip(r, c);
+    rc = c->kind == RANKS_VOTE ? vote(r, c) : try_or_free(r, c);
+    r->refused = rc < 0;
+    return rc;
+}
+
 void rank_close(struct rank *r)
 {
+    free(r->generation);
     forward_free(r->f);
     backend_close(r->b);
     for (int d = 0; d < MESH_DIM_COUNT; d++)

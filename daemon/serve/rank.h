@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "base/err.h"
 #include "base/gate.h"
@@ -30,6 +31,9 @@ struct rank {
     _Atomic int64_t busy_us;
     struct err why; /* of a load or a step that failed */
     bool failed;
+    uint64_t *generation; /* of the table of each layer of experts, as in force here */
+    bool refused;         /* of the last change, with `no` */
+    struct err no;
     pthread_t thread;
     bool started;
     struct gate done; /* turns ended; 1 = loaded, or not */
@@ -39,6 +43,10 @@ struct rank {
 int rank_open(struct rank *r, struct model *m, forward_progress_fn progress, void *arg);
 /* -1 with r->why; the fabric is ended then. */
 int rank_run(struct rank *r, const struct step *st, forward_sink_fn sink, void *arg);
+/* Its part of a change: -1 and r->refused, or for a flip r->failed. */
+int rank_change(struct rank *r, struct ranks_change *c);
+/* Is this rank the one of the expert group of that layer? */
+bool rank_has_expert_slot(const struct rank *r, int layer, int rank);
 void rank_close(struct rank *r);
 void rank_status_of(const struct rank *r, struct rank_status *ret);
 

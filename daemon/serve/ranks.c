@@ -33,6 +33,7 @@
 #include "daemon/serve/model.h"
 #include "daemon/serve/outs.h"
 #include "daemon/serve/rank.h"
+#include "daemon/serve/routes.h"
 
 static const int64_t IDLE_WAIT_US = 3600ll * 1000 * 1000;
 static const int64_t COMM_TIMEOUT_US = 30ll * 1000 * 1000;
@@ -46,7 +47,9 @@ struct ranks {
     struct exec_slot *slots;
     int n_slots, in_flight; /* in_flight: scheduler thread */
     uint64_t tickets;
-    struct exec_slot end; /* its address on todo ends the leader */
+    struct exec_slot end;            /* its address on todo ends the leader */
+    struct exec_slot turn_of_change; /* its address there: the next of changes */
+    struct queue *changes, *changed;
 
     struct mesh mesh;
     struct rank_links links;    /* path NULL: not emulated */
@@ -67,7 +70,8 @@ struct ranks {
 
     /* the leader's */
     struct outs *outs;
-    struct exec_slot *now; /* being run; the others read its step */
+    struct exec_slot *now;       /* being run; the others read its step */
+    struct ranks_change *change; /* being made, in place of a step; else NULL */
 };
 
 /* ---- all ranks ---- */
@@ -164,6 +168,11 @@ static void *other_main(void *arg)
         if (atomic_load(&r->over))
             break;
         turn++;
+        if (r->change) {
+            rank_change(k, r->change);
+            gate_raise(&k->done, turn);
+            continue;
+        }
         struct outs_from from = {r->outs, k->mesh->ranks[k->index].at[MESH_ADP]};
         bool head = k->index == mesh_head(k->mesh, from.group);
         rank_run(k, r->now->st, head ? outs_sink : no_sink, &from);
@@ -215,6 +224,36 @@ static void ranks_run(struct ranks *r, struct exec_slot *s)
     gate_raise(&r->rank[r->leader].done, r->turn);
 }
 
+/* A turn without a step. What a rank refuses is the answer; where one has failed, or does
+ * not come back, the next step ends with its name. */
+static void ranks_run_change(struct ranks *r, struct ranks_change *c)
+{
+    int64_t began = clock_now_us(clock_real());
+    struct rank *lead = &r->rank[r->leader];
+
+    c->failed = r->fabric && comm_fabric_error(r->fabric, &c->why) < 0;
+    if (!c->failed) {
+        r->change = c;
+        others_go(r);
+        rank_change(lead, c);
+        c->failed = others_done(r, 2 * comm_timeout(r), &c->why) < 0;
+        if (!c->failed)
+            r->change = NULL; /* else one may still read it */
+        settle(r, r->turn);
+        gate_raise(&lead->done, r->turn);
+    }
+    for (int i = 0; i < r->mesh.n && !c->failed; i++) {
+        const struct rank *k = &r->rank[i];
+
+        c->failed = k->refused || k->failed;
+        if (c->failed)
+            err_set(&c->why, (k->failed ? k->why : k->no).code, "rank %d: %s", i,
+                    (k->failed ? k->why : k->no).msg);
+    }
+    c->us = clock_now_us(clock_real()) - began;
+    queue_push(r->changed, c);
+}
+
 /* ---- the leader's thread ---- */
 
 static int ranks_load(struct ranks *r, struct err *e)
@@ -256,7 +295,10 @@ static void *leader_main(void *arg)
             break;
         if (!s)
             continue;
-        ranks_run(r, s);
+        if (s == &r->turn_of_change)
+            ranks_run_change(r, queue_pop(r->changes));
+        else
+            ranks_run(r, s);
     }
     atomic_store(&r->over, 1);
     gate_raise(&r->go, ++r->turn);
@@ -330,6 +372,8 @@ static void ranks_free(struct executor *x)
     free(r->slots);
     queue_free(r->todo);
     queue_free(r->done);
+    queue_free(r->changes);
+    queue_free(r->changed);
     free(r->rank);
     free(r->cpus);
     free(r);
@@ -475,8 +519,9 @@ int ranks_new(struct model *m, const struct ranks_cfg *cfg, forward_progress_fn 
     for (int i = 0; i < r->n_slots; i++)
         if (exec_slot_init(&r->slots[i], &cfg->caps, e) < 0)
             goto fail;
-    if (queue_new((size_t)r->n_slots + 1, &r->todo, e) < 0 ||
-        queue_new((size_t)r->n_slots + 1, &r->done, e) < 0)
+    if (queue_new((size_t)r->n_slots + 2, &r->todo, e) < 0 ||
+        queue_new((size_t)r->n_slots + 1, &r->done, e) < 0 ||
+        queue_new(1, &r->changes, e) < 0 || queue_new(1, &r->changed, e) < 0)
         goto fail;
     r->x.fd = queue_fd(r->done);
     if (ranks_start(r, e) < 0)
@@ -526,4 +571,47 @@ void ranks_kv(const struct executor *x, int rank, struct forward_kv *ret)
 void ranks_status(const struct executor *x, int rank, struct rank_status *ret)
 {
     rank_status_of(&((const struct ranks *)x)->rank[rank], ret);
+}
+
+/* ---- experts that move ---- */
+
+void ranks_change(struct executor *x, struct ranks_change *c)
+{
+    struct ranks *r = (struct ranks *)x;
+
+    queue_push(r->changes, c);
+    queue_push(r->todo, &r->turn_of_change);
+}
+
+struct ranks_change *ranks_changed(struct executor *x)
+{
+    return queue_pop(((struct ranks *)x)->changed);
+}
+
+struct ranks_change *ranks_changed_wait(struct executor *x, int64_t timeout_us)
+{
+    return queue_pop_wait(((struct ranks *)x)->changed, timeout_us);
+}
+
+int ranks_changed_fd(const struct executor *x)
+{
+    return queue_fd(((const struct ranks *)x)->changed);
+}
+
+bool ranks_routes(const struct executor *x, struct routes_dims *ret)
+{
+    const struct ranks *r = (const struct ranks *)x;
+    int first, n;
+
+    return forward_route_dims(r->rank[r->leader].f, ret, &first, &n) && ret->n_rank > 1;
+}
+
+struct backend *ranks_backend(const struct executor *x, int layer, int rank)
+{
+    const struct ranks *r = (const struct ranks *)x;
+
+    for (int i = 0; i < r->mesh.n; i++)
+        if (rank_has_expert_slot(&r->rank[i], layer, rank))
+            return forward_backend(r->rank[i].f);
+    return NULL;
 }

@@ -9,18 +9,23 @@
 #ifndef SERVE_RANKS_H
 #define SERVE_RANKS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "daemon/serve/forward.h"
 #include "daemon/serve/mesh.h"
+#include "daemon/serve/model.h"
+#include "daemon/serve/moves.h"
 #include "daemon/serve/step.h"
 #include "kernels/backend.h"
 #include "kernels/comm.h"
 
-struct err;
 struct executor;
 struct model;
 struct rank_links;
+struct routes;
+struct routes_dims;
 
 struct ranks_cfg {
     struct backend_cfg backend; /* threads and cpus are shared out over the ranks; caps
@@ -57,6 +62,39 @@ int ranks_count(const struct executor *x);
 void ranks_status(const struct executor *x, int rank, struct rank_status *ret);
 /* The KV of one rank, valid after ranks_new; any thread. */
 void ranks_kv(const struct executor *x, int rank, struct forward_kv *ret);
+
+/* ---- experts that move ---- */
+
+/* What all ranks do between two steps, in the order in which steps and changes were
+ * handed over: WARM joins weights that were loaded apart to their ranks and tries them,
+ * VOTE asks every rank whether it can take the new table, FLIP puts the weights in their
+ * slots, what stood there in their place, and brings the table in force; FREE frees the
+ * weights that are in put. Done by all ranks before the next step begins, so a step sees
+ * one table on all. A rank that cannot flip ends the executor, as in a step. */
+enum ranks_change_kind { RANKS_WARM, RANKS_VOTE, RANKS_FLIP, RANKS_FREE };
+struct ranks_change {
+    enum ranks_change_kind kind;
+    int layer;                   /* among those with experts */
+    const struct routes *routes; /* as they are to be; borrowed */
+    int n;
+    struct {
+        int rank, slot; /* of the expert group */
+        struct weight *w[MODEL_EXPERT_ROLES];
+    } put[MOVE_PUTS];
+    bool failed; /* the answer; then why */
+    struct err why;
+    int64_t us; /* that the next step waited */
+};
+/* One at a time, on the scheduler thread; c is the executor's until ranks_changed gives
+ * it back. */
+void ranks_change(struct executor *x, struct ranks_change *c);
+struct ranks_change *ranks_changed(struct executor *x); /* NULL: not yet */
+struct ranks_change *ranks_changed_wait(struct executor *x, int64_t timeout_us);
+int ranks_changed_fd(const struct executor *x);
+/* Slots of the expert groups; false where experts do not stand apart. */
+bool ranks_routes(const struct executor *x, struct routes_dims *ret);
+/* The device of a rank of the expert group that has this layer of experts. */
+struct backend *ranks_backend(const struct executor *x, int layer, int rank);
 
 /* An executor that answers at once with token ids in a cycle, for measuring the rest. */
 int nullexec_new(const struct step_caps *caps, int n_vocab, struct executor **ret,

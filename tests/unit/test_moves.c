@@ -24,6 +24,7 @@ static struct moves_limits limits(void)
     l.n_layer = 3;
     l.n_expert = 8;
     l.n_rank = 4;
+    l.n_slot = 3;
     return l;
 }
 
@@ -59,9 +60,21 @@ static void take(struct world *w)
     }
 }
 
+/* Expert 5 from slot 1 of a rank to slot 2 of another; -1 = none. */
+static struct move move_of(uint64_t id, int from, int to)
+{
+    struct move v = {.id = id, .layer = 1};
+
+    if (from >= 0)
+        v.put[v.n++] = (struct move_put){(int16_t)from, 1, -1};
+    if (to >= 0)
+        v.put[v.n++] = (struct move_put){(int16_t)to, 2, 5};
+    return v;
+}
+
 static void order(struct world *w, uint64_t id, int from, int to)
 {
-    const struct move v = {id, 1, 5, from, to};
+    const struct move v = move_of(id, from, to);
     struct err e = {0};
 
     if (moves_order(w->m, w->now, &v, &e) < 0)
@@ -120,8 +133,7 @@ static void test_all_states(void **state)
     moves_free(w.m);
 }
 
-/* A copy more has nothing to free, one less nothing to load; with no step in flight
- * nothing drains. */
+/* One copy less has nothing to load; with no step in flight nothing drains. */
 static void test_add_and_retire(void **state)
 {
     (void)state;
@@ -131,14 +143,15 @@ static void test_add_and_retire(void **state)
     event_of(&w, 0, MOVES_STEP, 12);
     order(&w, ID, -1, 2);
     go_to(&w, MOVE_DRAINING);
-    assert_string_equal(w.acts, "lcwvF");
+    event(&w, MOVES_FREED);
+    assert_string_equal(w.acts, "lcwvFf");
     assert_int_equal(w.last.state, MOVE_DONE);
     order(&w, 8, 2, -1);
-    assert_string_equal(w.acts, "lcwvFv");
+    assert_string_equal(w.acts, "lcwvFfv");
     event_of(&w, 8, MOVES_VOTED, 0);
     event_of(&w, 8, MOVES_FLIPPED, 12);
     event_of(&w, 8, MOVES_FREED, 0);
-    assert_string_equal(w.acts, "lcwvFvFf");
+    assert_string_equal(w.acts, "lcwvFfvFf");
     assert_int_equal(w.last.state, MOVE_DONE);
     moves_free(w.m);
 }
@@ -258,8 +271,12 @@ static void test_refused(void **state)
 {
     (void)state;
     static const struct move bad[] = {
-        {1, 3, 0, -1, 0}, {1, -1, 0, -1, 0}, {1, 0, 8, -1, 0},  {1, 0, 0, -1, 4},
-        {1, 0, 0, 4, 0},  {1, 0, 0, 2, 2},   {1, 0, 0, -1, -1}, {0, 0, 0, -1, 0}};
+        {1, 3, 1, {{0, 0, 0}}}, {1, -1, 1, {{0, 0, 0}}},
+        {1, 0, 1, {{0, 0, 8}}}, {1, 0, 1, {{0, 0, -2}}},
+        {1, 0, 1, {{4, 0, 0}}}, {1, 0, 1, {{-1, 0, 0}}},
+        {1, 0, 1, {{0, 3, 0}}}, {1, 0, 1, {{0, -1, 0}}},
+        {1, 0, -1, {{0, 0, 0}}}, {1, 0, 17, {{0, 0, 0}}},
+        {0, 0, 1, {{0, 0, 0}}}, {1, 0, 2, {{0, 1, 3}, {0, 1, 4}}}};
     struct world w;
     struct err e;
 
@@ -267,11 +284,13 @@ static void test_refused(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(moves_order(w.m, w.now, &bad[i], &e), -1);
     order(&w, ID, 0, 3);
-    assert_int_equal(moves_order(w.m, w.now, &(struct move){ID, 0, 0, -1, 0}, &e), -1);
+    assert_int_equal(moves_order(w.m, w.now, &(struct move){ID, 0, 1, {{0, 0, 0}}}, &e),
+                     -1);
     assert_int_equal(e.code, ERR_CONFLICT);
     for (int i = 0; i < MOVES_QUEUED; i++)
         order(&w, 100 + (uint64_t)i, -1, 1);
-    assert_int_equal(moves_order(w.m, w.now, &(struct move){999, 0, 0, -1, 0}, &e), -1);
+    assert_int_equal(moves_order(w.m, w.now, &(struct move){999, 0, 1, {{0, 0, 0}}}, &e),
+                     -1);
     assert_int_equal(e.code, ERR_BUSY);
     /* the loader hangs: those behind it are told when their time is over */
     w.now += 3600 * SEC;
@@ -332,8 +351,8 @@ static void test_any_order(void **state)
                 .last_ticket = (uint64_t)i};
 
             if (test_rand(&rng) % 4 == 0)
-                ordered +=
-                    moves_order(w.m, w.now, &(struct move){id, 0, 0, 0, 1}, &e) == 0;
+                ordered += moves_order(w.m, w.now, &(struct move){id, 0, 1, {{0, 0, 0}}},
+                                       &e) == 0;
             moves_event(w.m, w.now, &ev);
             w.now += (int64_t)(test_rand(&rng) % SEC);
             moves_tick(w.m, w.now);

@@ -1,0 +1,439 @@
+/* Moves of experts on real ranks: the tokens are those of a run without moves, bit for
+ * bit, through a hundred random moves while steps run; what is loaded is what the file
+ * has; what fails before the flip leaves the old map. */
+#include "daemon/serve/engine_experts.h"
+
+#include <poll.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "daemon/serve/executor.h"
+#include "daemon/serve/model.h"
+#include "daemon/serve/ranks.h"
+#include "daemon/serve/routes.h"
+#include "tests/tiny.h"
+
+/* With two ranks: experts of each, the first slot to spare, slots when there is one. */
+enum { HOME = TINY_EXPERTS / 2, SPARE = HOME, SLOTS = HOME + 1 };
+enum { SEQS = 8, ROWS = 64, CTX = 2048, PER_SEQ = CTX / KV_BLOCK_TOK, MOVES = 100 };
+
+static const struct step_caps caps = {.items = SEQS,
+                                      .toks = ROWS,
+                                      .blocks = SEQS * PER_SEQ,
+                                      .samples = SEQS,
+                                      .hist = 1024,
+                                      .biases = 64,
+                                      .copies = 4,
+                                      .refs = SEQS,
+                                      .outs = ROWS};
+
+struct rig {
+    char dir[256];
+    struct model *m;
+    struct executor *x;
+    struct step *st;
+    struct engine_experts *g;
+    int n_done, n_aborted;
+    char why[256];
+    bool broken;
+    int64_t bytes;
+    int at; /* of the sequences */
+    int32_t tok[SEQS];
+};
+
+static int64_t now(void) { return clock_now_us(clock_real()); }
+
+static void on_news(void *arg, const struct moves_news *n)
+{
+    struct rig *r = arg;
+
+    r->n_done += n->state == MOVE_DONE;
+    r->n_aborted += n->state == MOVE_ABORTED;
+    if (n->why[0] && !r->why[0])
+        snprintf(r->why, sizeof(r->why), "%s", n->why);
+    r->bytes += n->state == MOVE_DONE ? n->bytes : 0;
+}
+
+static void on_broken(void *arg, const struct err *why)
+{
+    struct rig *r = arg;
+
+    r->broken = true;
+    snprintf(r->why, sizeof(r->why), "%.250s", why->msg);
+}
+
+static void open_rig(struct rig *r, const char *family, const char *layout, int spare,
+                     enum spread routing)
+{
+    struct ranks_cfg c = {
+        .backend = {.name = "cpu", .n_threads = 2, .isa = "auto"},
+        .forward = {.max_rows = ROWS,
+                    .max_items = SEQS,
+                    .max_ctx = CTX,
+                    .max_outs = 8,
+                    .kv_type = DT_F16,
+                    .n_blocks = SEQS * PER_SEQ,
+                    .part = {.spare = spare, .routing = routing}},
+        .caps = caps,
+        .depth = 1,
+        .comm_timeout_us = 5000000,
+    };
+    struct engine_experts_cfg gc = {
+        .share = 1, .slice_bytes = 2048, .tell = on_news, .broken = on_broken, .arg = r};
+    struct err e = {0};
+
+    memset(r, 0, sizeof(*r));
+    assert_int_equal(layout_parse(layout, &c.layout, &e), 0);
+    snprintf(r->dir, sizeof(r->dir), "%s", tiny_model(family, test_seed()));
+    if (model_open(r->dir, &r->m, &e) < 0 ||
+        ranks_new(r->m, &c, NULL, NULL, &r->x, &e) < 0)
+        fail_msg("%s", e.msg);
+    r->st = step_new(&caps);
+    gc.x = r->x;
+    gc.model = r->m;
+    if (spare && engine_experts_new(&gc, &r->g, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+static void close_rig(struct rig *r)
+{
+    if (r->g)
+        engine_experts_free(r->g);
+    else
+        model_free(r->m);
+    executor_free(r->x);
+    free(r->st);
+    tiny_remove(r->dir);
+}
+
+/* ---- steps ---- */
+
+static void add(struct rig *r, uint64_t seq, int pos, const int32_t *toks, int n)
+{
+    struct step *st = r->st;
+    struct step_item *it = &step_items(st)[st->n_items++];
+
+    *it = (struct step_item){.seq = seq,
+                             .first_pos = pos,
+                             .n_tok = n,
+                             .tok_off = st->n_toks,
+                             .parent_off = -1,
+                             .block_off = st->n_blocks,
+                             .n_block = (pos + n + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK,
+                             .out_from = n - 1,
+                             .sample = st->n_samples,
+                             .next = -1};
+    for (int i = 0; i < n; i++)
+        step_toks(st)[st->n_toks++] = toks[i];
+    for (int i = 0; i < it->n_block; i++)
+        step_blocks(st)[st->n_blocks++] = (int)seq * PER_SEQ + i;
+    step_samples(st)[st->n_samples++] =
+        (struct step_sample){.top_p = 1, .repetition = 1}; /* greedy */
+}
+
+/* One step of all sequences; their tokens and log-probabilities come to out. */
+static void step(struct rig *r, struct step_token *out)
+{
+    static const int32_t prompt[] = {5, 77, 130, 9, 201, 44, 3, 250};
+    struct step_done d;
+    struct err e = {0};
+    uint64_t ticket;
+
+    step_clear(r->st);
+    for (int q = 0; q < SEQS; q++)
+        if (r->at == 0)
+            add(r, (uint64_t)q, 0, prompt + q % 4, 4);
+        else
+            add(r, (uint64_t)q, 3 + r->at, &r->tok[q], 1);
+    if (executor_submit(r->x, r->st, &ticket, &e) < 0)
+        fail_msg("%s", e.msg);
+    if (r->g)
+        engine_experts_submitted(r->g, ticket);
+    while (!executor_poll(r->x, &d)) {
+        struct pollfd p[3] = {{r->x->fd, POLLIN, 0}};
+        for (int i = 0; r->g && i < 2; i++)
+            p[1 + i] = (struct pollfd){engine_experts_fd(r->g, i), POLLIN, 0};
+        assert_true(poll(p, r->g ? 3 : 1, 20000) > 0);
+        if (r->g)
+            engine_experts_poll(r->g, now());
+    }
+    if (d.error)
+        fail_msg("%s", d.error->msg);
+    if (r->g)
+        engine_experts_step(r->g, now(), ticket, d.end_us - d.start_us);
+    for (int q = 0; q < SEQS; q++) {
+        out[q] = d.toks[d.results[q].tok_off];
+        r->tok[q] = out[q].id;
+    }
+    r->at++;
+}
+
+/* Without a step: until nothing is under way. */
+static void idle(struct rig *r)
+{
+    int64_t until = now() + 20000000;
+
+    while (engine_experts_waiting(r->g)) {
+        struct pollfd p[2];
+        for (int i = 0; i < 2; i++)
+            p[i] = (struct pollfd){engine_experts_fd(r->g, i), POLLIN, 0};
+        assert_true(now() < until);
+        poll(p, 2, 20);
+        engine_experts_poll(r->g, now());
+    }
+}
+
+/* ---- moves ---- */
+
+/* One that the rules allow: a copy more, one less, one that goes elsewhere, or two that
+ * change places. */
+static bool random_move(const struct routes *t, uint64_t *rng, uint64_t id,
+                        struct move *ret)
+{
+    int n = t->d.n_rank * t->d.n_slot,
+        layer = (int)(test_rand(rng) % (uint64_t)t->n_layer);
+    int a = (int)(test_rand(rng) % (uint64_t)n), b = (int)(test_rand(rng) % (uint64_t)n);
+    const int16_t *x = t->layer[layer].expert;
+    int ra = a / t->d.n_slot, rb = b / t->d.n_slot;
+
+    *ret = (struct move){.id = id, .layer = layer};
+    if (x[a] < 0)
+        return false;
+    if (x[b] < 0 && routes_find(t, layer, x[a], rb) < 0) { /* a copy more, or a move */
+        ret->put[ret->n++] =
+            (struct move_put){(int16_t)rb, (int16_t)(b % t->d.n_slot), x[a]};
+        if (test_rand(rng) % 2)
+            ret->put[ret->n++] =
+                (struct move_put){(int16_t)ra, (int16_t)(a % t->d.n_slot), -1};
+        return true;
+    }
+    if (a == b && routes_copies(t, layer, x[a]) > 1) {
+        ret->put[ret->n++] =
+            (struct move_put){(int16_t)ra, (int16_t)(a % t->d.n_slot), -1};
+        return true;
+    }
+    if (x[b] >= 0 && ra != rb && routes_find(t, layer, x[a], rb) < 0 &&
+        routes_find(t, layer, x[b], ra) < 0) {
+        ret->put[ret->n++] =
+            (struct move_put){(int16_t)rb, (int16_t)(b % t->d.n_slot), x[a]};
+        ret->put[ret->n++] =
+            (struct move_put){(int16_t)ra, (int16_t)(a % t->d.n_slot), x[b]};
+        return true;
+    }
+    return false;
+}
+
+/* Steps, and a move whenever none is under way, until `moves` are done; the steps that
+ * were made. */
+static int run_moves(struct rig *r, int moves, struct step_token (*out)[SEQS], int most)
+{
+    uint64_t rng = test_seed() + 17;
+    int n = 0, ordered = 0;
+
+    while (r->n_done < moves) {
+        struct move v;
+
+        assert_true(n < most);
+        if (!engine_experts_waiting(r->g) &&
+            random_move(engine_experts_routes(r->g), &rng, (uint64_t)ordered + 1, &v)) {
+            engine_experts_order(r->g, now(), &v);
+            ordered++;
+        }
+        if (engine_experts_waiting(r->g) || n == 0)
+            step(r, out[n++]);
+        if (r->n_aborted || r->broken)
+            fail_msg("%s", r->why);
+    }
+    assert_int_equal(r->n_done, ordered);
+    return n;
+}
+
+enum { STEPS = 1500 };
+static struct step_token want[STEPS][SEQS], got[STEPS][SEQS];
+
+static void equal_through_moves(const char *family, const char *layout,
+                                enum spread routing, int moves)
+{
+    struct rig r;
+    int n;
+
+    open_rig(&r, family, layout, 2, routing);
+    n = run_moves(&r, moves, got, STEPS);
+    uint64_t generation = 0;
+    const struct routes *t = engine_experts_routes(r.g);
+    for (int l = 0; l < t->n_layer; l++)
+        generation += t->layer[l].generation - 1;
+    assert_int_equal(generation, moves);
+    assert_true(r.bytes > 0);
+    close_rig(&r);
+    open_rig(&r, family, layout, 0, routing);
+    for (int i = 0; i < n; i++)
+        step(&r, want[i]);
+    close_rig(&r);
+    for (int i = 0; i < n; i++)
+        for (int q = 0; q < SEQS; q++) {
+            assert_int_equal(got[i][q].id, want[i][q].id);
+            assert_memory_equal(&got[i][q].logprob, &want[i][q].logprob, sizeof(float));
+        }
+}
+
+static void test_equal(void **state)
+{
+    (void)state;
+    for (int p = 0; p < SPREAD_COUNT; p++)
+        equal_through_moves("qwen3_moe", "tp2 ep2", (enum spread)p, MOVES);
+}
+
+static void test_equal_layouts(void **state)
+{
+    (void)state;
+    equal_through_moves("mixtral", "tp2 pp2 ep2", 0, 20);
+    equal_through_moves("gpt_oss", "tp2 ep2", 0, 20);
+    equal_through_moves("deepseek_v3", "tp2 ep2", 0, 20);
+    equal_through_moves("qwen3_moe", "adp2 ep2", 0, 20);
+}
+
+/* An engine without a step to do moves at once. */
+static void test_idle(void **state)
+{
+    (void)state;
+    struct rig r;
+
+    open_rig(&r, "qwen3_moe", "tp2 ep2", 1, 0);
+    engine_experts_order(r.g, now(), &(struct move){1, 0, 1, {{1, SPARE, 0}}});
+    engine_experts_order(r.g, now(),
+                         &(struct move){2, 1, 1, {{0, SPARE, TINY_EXPERTS - 1}}});
+    engine_experts_order(r.g, now(), &(struct move){3, 0, 1, {{0, 0, -1}}});
+    idle(&r);
+    if (r.n_aborted)
+        fail_msg("%s", r.why);
+    assert_int_equal(r.n_done, 3);
+    assert_int_equal(routes_find(engine_experts_routes(r.g), 0, 0, 0), -1);
+    assert_int_equal(routes_find(engine_experts_routes(r.g), 0, 0, 1), SLOTS + SPARE);
+    close_rig(&r);
+}
+
+/* What the rules forbid is told, and changes nothing. */
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct move bad[] = {
+        {1, 0, 1, {{1, SPARE, HOME}}}, /* a second copy on that rank */
+        {2, 0, 1, {{0, 0, -1}}},       /* the last one would go */
+        {3, 9, 1, {{0, 0, -1}}},       /* no such layer */
+        {4, 0, 1, {{1, 0, 0}}},        /* in the place of the last copy of another */
+    };
+    struct rig r;
+
+    open_rig(&r, "qwen3_moe", "tp2 ep2", 1, 0);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        engine_experts_order(r.g, now(), &bad[i]);
+        idle(&r);
+        assert_int_equal(r.n_aborted, i + 1);
+        assert_true(r.why[0] != '\0');
+    }
+    assert_int_equal(r.n_done, 0);
+    assert_int_equal(engine_experts_routes(r.g)->layer[0].generation, 1);
+    step(&r, got[0]);
+    close_rig(&r);
+}
+
+/* The file changes between load and check: the checksum tells, the old map stays. */
+static void test_checksum(void **state)
+{
+    (void)state;
+    char path[512];
+    struct rig r;
+    uint8_t *bytes = NULL;
+    uint64_t head;
+    long n;
+
+    open_rig(&r, "qwen3_moe", "tp2 ep2", 1, 0);
+    step(&r, got[0]);
+    engine_experts_order(r.g, now(), &(struct move){1, 0, 1, {{1, SPARE, 0}}});
+    struct pollfd p = {engine_experts_fd(r.g, 0), POLLIN, 0};
+    assert_true(poll(&p, 1, 20000) > 0); /* it is loaded, and the check not asked for */
+    snprintf(path, sizeof(path), "%s/model.safetensors", r.dir);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    n = ftell(f);
+    bytes = malloc((size_t)n);
+    rewind(f);
+    assert_int_equal(fread(bytes, 1, (size_t)n, f), n);
+    memcpy(&head, bytes, sizeof(head));
+    for (long i = (long)head + 8; i < n; i++)
+        bytes[i] ^= 1;
+    rewind(f);
+    assert_int_equal(fwrite(bytes, 1, (size_t)n, f), n);
+    fclose(f);
+    free(bytes);
+    idle(&r);
+    assert_int_equal(r.n_aborted, 1);
+    assert_non_null(strstr(r.why, "verifying: expert 0 of layer 0"));
+    assert_non_null(strstr(r.why, "checksum"));
+    assert_int_equal(engine_experts_routes(r.g)->layer[0].generation, 1);
+    step(&r, got[1]);
+    close_rig(&r);
+}
+
+/* Given up in any state, also at the end with a move under way. */
+static void test_given_up(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        struct rig r;
+
+        open_rig(&r, "qwen3_moe", "tp2 ep2", 1, 0);
+        for (uint64_t id = 1; id < 4; id++)
+            engine_experts_order(r.g, now(), &(struct move){id, 0, 1, {{1, SPARE, 0}}});
+        for (int k = 0; k < i / 2; k++)
+            step(&r, got[k]);
+        if (i % 2) {
+            engine_experts_cancel(r.g, now(), "it is frozen");
+            idle(&r);
+            assert_int_equal(r.n_done + r.n_aborted, 3);
+            step(&r, got[9]);
+        }
+        close_rig(&r);
+    }
+}
+
+/* Shares of copies: in force with the next flip; a sum that is not 1 is not taken. */
+static void test_shares(void **state)
+{
+    (void)state;
+    float s[2 * SLOTS], bad[2 * SLOTS];
+    struct rig r;
+    struct err e = {0};
+
+    for (int i = 0; i < 2 * SLOTS; i++)
+        s[i] = i == SPARE ? 0 : 1;
+    s[0] = 0.25f; /* expert 0 stands in slot 0 and in the last one */
+    s[2 * SLOTS - 1] = 0.75f;
+    memcpy(bad, s, sizeof(s));
+    bad[0] = 0.5f;
+    open_rig(&r, "qwen3_moe", "tp2 ep2", 1, SPREAD_STATIC);
+    engine_experts_order(r.g, now(), &(struct move){1, 0, 1, {{1, SPARE, 0}}});
+    idle(&r);
+    assert_int_equal(engine_experts_shares(r.g, now(), 0, s, &e), 0);
+    idle(&r);
+    const struct route_layer *l = &engine_experts_routes(r.g)->layer[0];
+    assert_int_equal(l->generation, 3);
+    assert_true(l->share[0] == 0.25f && l->share[2 * SLOTS - 1] == 0.75f);
+    assert_int_equal(engine_experts_shares(r.g, now(), 0, bad, &e), 0);
+    idle(&r);
+    assert_true(l->share[0] == 0.25f && l->share[2 * SLOTS - 1] == 0.75f);
+    assert_int_equal(engine_experts_shares(r.g, now(), 2, s, &e), -1);
+    assert_int_equal(r.n_done, 1); /* nobody hears of those */
+    step(&r, got[0]);
+    close_rig(&r);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_idle),          cmocka_unit_test(test_refused),
+    cmocka_unit_test(test_checksum),      cmocka_unit_test(test_given_up),
+    cmocka_unit_test(test_shares),        cmocka_unit_test(test_equal),
+    cmocka_unit_test(test_equal_layouts),
+};
+TEST_MAIN("expertmoves", tests)
