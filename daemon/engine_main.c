@@ -79,6 +79,7 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
         .null_exec = i->executor == 1,
         .reuse = i->reuse,
         .chunks = (int)i->chunks,
+        .spare = (int)i->spare,
         .emulate = i->emulate,
         .role = (enum engine_role)o->role,
         .kv_sums = o->kv_sums,

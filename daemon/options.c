@@ -61,6 +61,8 @@
         INT(T, P cp_u, "cp-u", 1, 32, "1", "N", "cp ranks that share heads, of usp"),    \
         INT(T, P chunks, "chunks", 1, 16, "1", "N",                                      \
             "parts in which rows go to experts of other ranks"),                         \
+        INT(T, P spare, "spare", 0, 256, "0", "N",                                       \
+            "slots of a rank and layer for copies of experts"),                          \
         STR(T, P emulate, "emulate", "", "RACK",                                         \
             "rack whose links are emulated between the ranks; empty = none")
 

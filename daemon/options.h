@@ -35,6 +35,7 @@ struct instance_opts {
     int64_t cp, cp_u, adp;
     int cp_method;       /* allgather | ring | striped | ulysses | usp */
     int64_t chunks;      /* in which rows go to experts of other ranks */
+    int64_t spare;       /* slots of a rank and layer for copies of experts */
     const char *emulate; /* rack whose links are emulated; "" = none */
 };
 

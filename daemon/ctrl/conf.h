@@ -74,6 +74,14 @@ struct conf_instance {
         const char *emulate;
     } layout;
     struct {
+        int64_t spare;
+        int policy; /* enum controller_policy: off | advise | auto */
+        int64_t sample_ms, share_s, dwell_s, horizon_s, deadline_s;
+        double enter, leave, min_gain;
+        int64_t max_moves, plan_mib, max_slots;
+        double slack_share, prefill_share;
+    } experts;
+    struct {
         int64_t mib;
         int type; /* auto | f16 | bf16 */
         bool reuse;

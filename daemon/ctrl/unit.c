@@ -396,6 +396,8 @@ bool unit_hot_differs(const struct unit *u, const struct conf_instance *to, char
     else if (i->restart_wait_s != to->restart_wait_s)
         snprintf(why, 160, "restart_wait_s %lld -> %lld", (long long)i->restart_wait_s,
                  (long long)to->restart_wait_s);
+    else if (memcmp(&i->experts, &to->experts, sizeof(i->experts)))
+        snprintf(why, 160, "experts");
     else if (memcmp(&i->slo, &to->slo, sizeof(i->slo)))
         snprintf(why, 160, "slo");
     return why[0] != '\0';

@@ -25,15 +25,18 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/loop.h"
 #include "base/spin.h"
 #include "daemon/serve/engine_handoff.h"
+#include "daemon/serve/engine_experts.h"
 #include "daemon/serve/engine_load.h"
 #include "daemon/serve/engine_metrics.h"
 #include "daemon/serve/executor.h"
 #include "daemon/serve/rankpage.h"
 #include "daemon/serve/ranks.h"
 #include "daemon/serve/wire.h"
+#include "daemon/serve/wire_experts.h"
 
 enum { STEPS_KEPT = 8 }; /* a power of two over any depth */
 
@@ -50,8 +53,11 @@ struct engine {
     bool watch_write;
     struct sched *sched;
     struct step *step;
-    int step_toks[STEPS_KEPT]; /* tokens of a step, by ticket */
-    struct err why;            /* of failed */
+    int step_toks[STEPS_KEPT];      /* tokens of a step, by ticket */
+    struct engine_experts *experts; /* NULL where none can move */
+    struct loop_fd *expert_fd[2];
+    struct loop_timer *expert_timer;
+    struct err why; /* of failed */
     bool failed;
 };
 
@@ -75,6 +81,8 @@ static int engine_pump(struct engine *g)
             return -1;
         g->step_toks[ticket % STEPS_KEPT] = g->step->n_toks;
         sched_submitted(g->sched, engine_now(), ticket);
+        if (g->experts)
+            engine_experts_submitted(g->experts, ticket);
     }
     return 0;
 }
@@ -165,6 +173,99 @@ static void tell_ranks(struct engine *g)
     rankpage_tell(g->ranks, g->l.ready.n_ranks, g->ready_us, engine_now());
 }
 
+/* ---- experts that move ---- */
+
+static void experts_settle(struct engine *g)
+{
+    if (g->experts)
+        loop_timer_set(g->expert_timer, engine_experts_deadline(g->experts));
+}
+
+static void on_expert_news(void *arg, const struct moves_news *n)
+{
+    struct engine *g = arg;
+
+    if (wire_send_moved(g->conn, n, &g->why) < 0)
+        engine_fail(g);
+}
+
+static void on_expert_broken(void *arg, const struct err *why)
+{
+    struct engine *g = arg;
+
+    g->why = *why;
+    engine_fail(g);
+}
+
+static void experts_poll(struct engine *g)
+{
+    engine_experts_poll(g->experts, engine_now());
+    experts_settle(g);
+    if (!g->failed)
+        engine_settle(g);
+}
+
+static void on_experts(void *arg, int fd, uint32_t events)
+{
+    (void)fd, (void)events;
+    experts_poll(arg);
+}
+
+static void on_experts_time(void *arg) { experts_poll(arg); }
+
+static int on_expert_orders(struct engine *g, const void *p, size_t n)
+{
+    struct wire_expert_orders o;
+    int64_t now = engine_now();
+
+    if (wire_parse_experts(p, n, &o, &g->why) < 0)
+        return -1;
+    if (!g->experts)
+        return err_set(&g->why, ERR_SYNTAX,
+                       "an EXPERTS message: no expert can move here");
+    if (o.h.cancel)
+        engine_experts_cancel(g->experts, now, "it was called back");
+    for (int32_t i = 0; i < o.h.n_moves; i++)
+        engine_experts_order(g->experts, now, &o.moves[i]);
+    for (int32_t i = 0; i < o.h.n_layers; i++)
+        if (engine_experts_shares(g->experts, now, o.layers[i],
+                                  o.shares + (size_t)i * (size_t)o.h.n_slots, o.h.n_slots,
+                                  &g->why) < 0)
+            return -1;
+    experts_settle(g);
+    return 0;
+}
+
+/* Of each state of a move; a test does not wait so long. */
+static int64_t expert_state_us(void)
+{
+    const char *ms = fault_setting("LLMRACK_MOVE_STATE_MS");
+
+    return ms ? 1000 * atoll(ms) : 0;
+}
+
+static int experts_start(struct engine *g, struct err *e)
+{
+    const struct engine_experts_cfg c = {.x = g->l.x,
+                                         .model = g->l.model,
+                                         .state_us = expert_state_us(),
+                                         .tell = on_expert_news,
+                                         .broken = on_expert_broken,
+                                         .arg = g};
+
+    if (!g->l.model)
+        return 0;
+    if (engine_experts_new(&c, &g->experts, e) < 0)
+        return -1;
+    g->l.model = NULL; /* taken */
+    g->expert_timer = loop_timer_new(g->loop, on_experts_time, g);
+    for (int i = 0; i < 2; i++)
+        if (loop_fd_add(g->loop, engine_experts_fd(g->experts, i), EPOLLIN, on_experts, g,
+                        &g->expert_fd[i], e) < 0)
+            return -1;
+    return 0;
+}
+
 static void on_exec(void *arg, int fd, uint32_t events)
 {
     struct engine *g = arg;
@@ -183,6 +284,10 @@ static void on_exec(void *arg, int fd, uint32_t events)
         sched_event(g->sched, engine_now(), &ev);
         engine_metrics_step(&g->metrics, &d, g->step_toks[d.ticket % STEPS_KEPT]);
         tell_ranks(g);
+        if (g->experts)
+            engine_experts_step(g->experts, engine_now(), d.ticket,
+                                d.end_us - d.start_us);
+        experts_settle(g);
         engine_settle(g);
     }
 }
@@ -284,6 +389,8 @@ static int on_message(struct engine *g, enum wire_kind kind, const void *p, size
         return 0;
     case WIRE_SPIN:
         return on_spin(g, p, n);
+    case WIRE_EXPERTS:
+        return on_expert_orders(g, p, n);
     case WIRE_YIELD:
         sched_event(g->sched, engine_now(), &yield);
         return 0;
@@ -338,6 +445,8 @@ static int engine_start(struct engine *g, struct err *e)
             0 ||
         loop_fd_add(g->loop, g->l.x->fd, EPOLLIN, on_exec, g, &g->exec_fd, e) < 0)
         return -1;
+    if (experts_start(g, e) < 0)
+        return -1;
     engine_metrics_sched(&g->metrics, g->sched);
     g->ready_us = engine_now();
     tell_ranks(g);
@@ -351,6 +460,10 @@ static void engine_done(struct engine *g)
     engine_handoff_free(g->handoff);
     loop_fd_del(g->exec_fd);
     loop_fd_del(g->wire_fd);
+    loop_fd_del(g->expert_fd[0]);
+    loop_fd_del(g->expert_fd[1]);
+    loop_timer_free(g->expert_timer);
+    engine_experts_free(g->experts);
     loop_free(g->loop);
     engine_loaded_done(&g->l);
     sched_free(g->sched);

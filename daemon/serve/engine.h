@@ -33,6 +33,7 @@ struct engine_cfg {
     bool null_exec, reuse;
     struct layout layout;   /* zeroed = one rank */
     int chunks;             /* in which rows go to experts; 0 = 1 */
+    int spare;              /* slots of a rank for copies of experts */
     const char *emulate;    /* rack whose links are emulated; "" = none */
     uint8_t secret[16];     /* of the prefix hash */
     struct rankpage *ranks; /* what each rank does is told there; NULL, borrowed */

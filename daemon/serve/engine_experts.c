@@ -316,13 +316,14 @@ void engine_experts_order(struct engine_experts *g, int64_t now, const struct mo
 }
 
 int engine_experts_shares(struct engine_experts *g, int64_t now, int layer,
-                          const float *share, struct err *e)
+                          const float *share, int n, struct err *e)
 {
     const struct move v = {.id = OWN_ID | ++g->own_ids, .layer = layer};
     bool waits;
 
-    if (layer < 0 || layer >= g->now->n_layer)
-        return err_param(e, ERR_RANGE, "layer", "layer %d of %d", layer, g->now->n_layer);
+    if (layer < 0 || layer >= g->now->n_layer || n != slots_of(g->now))
+        return err_param(e, ERR_RANGE, "layer", "layer %d of %d, %d slots of %d", layer,
+                         g->now->n_layer, n, slots_of(g->now));
     waits = wanted(g, layer)[0] >= 0; /* then the newer ones go with them */
     memcpy(wanted(g, layer), share, (size_t)slots_of(g->now) * sizeof(float));
     if (!waits && moves_order(g->moves, now, &v, e) < 0)

@@ -48,10 +48,10 @@ void engine_experts_free(struct engine_experts *g);
 
 /* A move that cannot be made is told as ABORTED. */
 void engine_experts_order(struct engine_experts *g, int64_t now, const struct move *v);
-/* Shares of a layer's slots [n_rank * n_slot], in force with the next flip, which this
- * asks for. -1: not of this table. */
+/* Shares of a layer's slots (n = n_rank * n_slot), in force with the next flip, which
+ * this asks for. -1: not of this table. */
 int engine_experts_shares(struct engine_experts *g, int64_t now, int layer,
-                          const float *share, struct err *e);
+                          const float *share, int n, struct err *e);
 void engine_experts_cancel(struct engine_experts *g, int64_t now, const char *why);
 
 void engine_experts_submitted(struct engine_experts *g, uint64_t ticket);

@@ -1,7 +1,8 @@
 /* daemon/serve/engine_load.c - opens the model, sizes everything, starts the executor.
  *
  * Order: model (facts), vocabulary (end-of-generation ids only), sizes, executor. Model
- * and vocabulary are closed again: what the engine needs later is copied. */
+ * and vocabulary are closed again: what the engine needs later is copied. Where experts
+ * may move the model stays open: what moves is read from its files. */
 #include "daemon/serve/engine_load.h"
 
 #include <sched.h>
@@ -13,6 +14,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "daemon/serve/engine_experts.h"
 #include "daemon/serve/engine_fit.h"
 #include "daemon/serve/executor.h"
 #include "daemon/serve/model.h"
@@ -184,7 +186,7 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
                                                                  : ENGINE_HEAD_ROWS,
                     .kv_type = kv_types[cfg->kv_type],
                     .n_blocks = l->sched.kv.group[0].n_blocks,
-                    .part = {.chunks = cfg->chunks}},
+                    .part = {.chunks = cfg->chunks, .spare = cfg->spare}},
         .caps = l->caps,
         .depth = EXEC_DEPTH,
         .layout = cfg->layout,
@@ -243,6 +245,21 @@ static int load_model(const struct engine_cfg *cfg, struct model *m,
     return start_executor(cfg, m, conn, l, e);
 }
 
+/* Experts are loaded from it later. */
+static void keep_model(struct engine_loaded *l, struct model *m)
+{
+    struct wire_ready *r = &l->ready;
+    struct engine_experts_facts f;
+
+    engine_experts_facts(l->x, m, &f);
+    r->expert_layers = f.n_layer;
+    r->experts = f.n_expert;
+    r->expert_ranks = f.n_rank;
+    r->expert_slots = f.n_slot;
+    r->expert_bytes = f.expert_bytes;
+    l->model = f.n_layer ? m : NULL;
+}
+
 int engine_load(const struct engine_cfg *cfg, struct wire_conn *conn,
                 struct engine_loaded *ret, struct err *e)
 {
@@ -255,7 +272,10 @@ int engine_load(const struct engine_cfg *cfg, struct wire_conn *conn,
     if (model_open(cfg->model, &m, e) < 0)
         return -1;
     int rc = load_model(cfg, m, conn, &l, e);
-    model_free(m);
+    if (rc == 0 && cfg->spare && !cfg->null_exec)
+        keep_model(&l, m);
+    if (!l.model)
+        model_free(m);
     if (rc < 0) {
         engine_loaded_done(&l);
         return -1;
@@ -268,6 +288,7 @@ int engine_load(const struct engine_cfg *cfg, struct wire_conn *conn,
 void engine_loaded_done(struct engine_loaded *l)
 {
     executor_free(l->x);
+    model_free(l->model);
     free(l->eog);
     *l = (struct engine_loaded){0};
 }

@@ -9,9 +9,11 @@
 #include "daemon/serve/wire.h"
 
 struct executor;
+struct model;
 
 struct engine_loaded {
     struct executor *x;
+    struct model *model; /* kept open where experts may move, else NULL */
     struct sched_cfg sched;
     struct step_caps caps;
     struct wire_ready ready;

@@ -21,6 +21,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "daemon/serve/wire_fd.h"
+#include "daemon/serve/wire_experts.h"
 #include "daemon/serve/wire_kv.h"
 
 enum { READ_STEP = 64 << 10, READ_PASS = 1 << 20, KEEP_BYTES = 256 << 10 };
@@ -362,6 +363,8 @@ static size_t wire_struct_bytes(enum wire_kind kind)
         return sizeof(uint32_t);
     case WIRE_FINISH:
         return sizeof(struct wire_finish);
+    case WIRE_MOVED:
+        return sizeof(struct wire_moved);
     default:
         return wire_kv_bytes((int)kind);
     }
@@ -390,6 +393,8 @@ int wire_parse(enum wire_kind kind, const void *p, size_t n, void *ret, struct e
             return err_set(e, ERR_SYNTAX, "field %s of a %s message is not well-formed",
                            f->name, wire_kind_name(kind));
     }
+    if (kind == WIRE_MOVED && wire_check_moved(p, e) < 0)
+        return -1;
     if (wire_kv_bytes((int)kind) && wire_kv_check((int)kind, p, e) < 0)
         return -1;
     if (n)

@@ -18,10 +18,10 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 4, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
+enum { WIRE_VERSION = 5, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
-/* to the engine: ADD CANCEL DRAIN STOP SPIN YIELD PEER PEER_GONE RECOMPUTE; both ways:
- * EXPORT PULLED; from it: the rest. From ARENA on: wire_kv.h. */
+/* to the engine: ADD CANCEL DRAIN STOP SPIN YIELD PEER PEER_GONE RECOMPUTE EXPERTS; both
+ * ways: EXPORT PULLED; from it: the rest. From ARENA on: wire_kv.h. */
 #define WIRE_MAP(X)                                                                      \
     X(HELLO)     /* struct wire_hello */                                                 \
     X(LOADING)   /* struct wire_loading */                                               \
@@ -42,7 +42,9 @@ enum { WIRE_VERSION = 4, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS fr
     X(EXPORT)    /* struct wire_export, struct wire_block[], ids */                      \
     X(PULLED)    /* struct wire_pulled */                                                \
     X(LOST)      /* struct wire_lost */                                                  \
-    X(RECOMPUTE) /* struct wire_recompute, ids */
+    X(RECOMPUTE) /* struct wire_recompute, ids */                                        \
+    X(EXPERTS)   /* struct wire_experts, moves, shares: wire_experts.h */                \
+    X(MOVED)     /* struct wire_moved */
 
 enum wire_kind {
 #define X(id) WIRE_##id,
@@ -69,6 +71,10 @@ struct wire_ready {
     char layout[64];
     uint64_t incarnation;   /* random for each engine process, never 0 */
     int32_t role, n_arenas; /* enum engine_role; ARENA messages that follow */
+    /* experts that move (wire_experts.h): zeros where they do not; bytes of one of one
+     * layer */
+    int32_t expert_layers, experts, expert_ranks, expert_slots;
+    uint64_t expert_bytes;
 };
 struct wire_fail {
     uint32_t code; /* enum err_code */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "daemon/serve/wire_experts.h"
 #include "daemon/serve/wire_kv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -26,8 +27,10 @@ static void fuzz_payload(enum wire_kind kind, const void *p, size_t n)
         struct wire_reserved reserved;
         struct wire_pulled pulled;
         struct wire_lost lost;
+        struct wire_moved moved;
     } any;
     struct wire_offer offer;
+    struct wire_expert_orders orders;
     struct wire_recompute rec;
     const int32_t *ids;
     struct wire_add add = {0};
@@ -47,6 +50,14 @@ static void fuzz_payload(enum wire_kind kind, const void *p, size_t n)
         if (wire_parse_recompute(p, n, &rec, &ids, &e) == 0)
             for (int32_t i = 0; i < rec.n_gen; i++)
                 add.params.id += (uint64_t)ids[i];
+    } else if (kind == WIRE_EXPERTS) {
+        if (wire_parse_experts(p, n, &orders, &e) == 0) {
+            for (int32_t i = 0; i < orders.h.n_moves; i++)
+                for (int k = 0; k < orders.moves[i].n; k++)
+                    add.params.id += (uint64_t)orders.moves[i].put[k].expert;
+            for (int32_t i = 0; i < orders.h.n_layers * orders.h.n_slots; i++)
+                add.params.id += (uint64_t)orders.shares[i] + (uint64_t)orders.layers[0];
+        }
     } else
         wire_parse(kind, p, n, &any, &e);
     free(buf);

@@ -416,15 +416,15 @@ static void test_shares(void **state)
     open_rig(&r, "qwen3_moe", "tp2 ep2", 1, SPREAD_STATIC);
     engine_experts_order(r.g, now(), &(struct move){1, 0, 1, {{1, SPARE, 0}}});
     idle(&r);
-    assert_int_equal(engine_experts_shares(r.g, now(), 0, s, &e), 0);
+    assert_int_equal(engine_experts_shares(r.g, now(), 0, s, 2 * SLOTS, &e), 0);
     idle(&r);
     const struct route_layer *l = &engine_experts_routes(r.g)->layer[0];
     assert_int_equal(l->generation, 3);
     assert_true(l->share[0] == 0.25f && l->share[2 * SLOTS - 1] == 0.75f);
-    assert_int_equal(engine_experts_shares(r.g, now(), 0, bad, &e), 0);
+    assert_int_equal(engine_experts_shares(r.g, now(), 0, bad, 2 * SLOTS, &e), 0);
     idle(&r);
     assert_true(l->share[0] == 0.25f && l->share[2 * SLOTS - 1] == 0.75f);
-    assert_int_equal(engine_experts_shares(r.g, now(), 2, s, &e), -1);
+    assert_int_equal(engine_experts_shares(r.g, now(), 2, s, 2 * SLOTS, &e), -1);
     assert_int_equal(r.n_done, 1); /* nobody hears of those */
     step(&r, got[0]);
     close_rig(&r);
