@@ -603,7 +603,8 @@ bool ranks_routes(const struct executor *x, struct routes_dims *ret)
     const struct ranks *r = (const struct ranks *)x;
     int first, n;
 
-    return forward_route_dims(r->rank[r->leader].f, ret, &first, &n) && ret->n_rank > 1;
+    return forward_route_dims(r->rank[r->leader].f, ret, &first, &n) && ret->n_rank > 1 &&
+           ret->n_rank * r->mesh.size[MESH_PP] == r->mesh.n;
 }
 
 struct backend *ranks_backend(const struct executor *x, int layer, int rank)

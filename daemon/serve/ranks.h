@@ -91,7 +91,8 @@ void ranks_change(struct executor *x, struct ranks_change *c);
 struct ranks_change *ranks_changed(struct executor *x); /* NULL: not yet */
 struct ranks_change *ranks_changed_wait(struct executor *x, int64_t timeout_us);
 int ranks_changed_fd(const struct executor *x);
-/* Slots of the expert groups; false where experts do not stand apart. */
+/* Slots of the expert groups; false where experts do not stand apart, each on one rank
+ * whole. */
 bool ranks_routes(const struct executor *x, struct routes_dims *ret);
 /* The device of a rank of the expert group that has this layer of experts. */
 struct backend *ranks_backend(const struct executor *x, int layer, int rank);
