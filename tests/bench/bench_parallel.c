@@ -1,4 +1,5 @@
-/* bench_parallel MODEL FILE: what parallel layouts cost and carry; one JSON object.
+/* bench_parallel MODEL FILE [PART]: what parallel layouts cost and carry; one JSON
+ * object.
  *
  * MODEL is the mixture of experts of moe_shape.py. Over its layouts of 1 to 8 ranks on
  * this machine's cores: bytes against the formulas, the collectives' share of a step, the
@@ -39,6 +40,7 @@ struct setup {
     const char *layout;
     int threads, micro, chunks;
     const struct rank_links *links;
+    bool even; /* pairs go to all experts alike, whatever the router says */
 };
 
 /* ---- the engine's executor ---- */
@@ -46,6 +48,15 @@ struct setup {
 static int cpus[CORES];
 static const char *model_path;
 static struct model_info shape;
+
+/* What random weights choose differs from layer to layer, so that now one rank has more
+ * to fetch and now another: the sum of the longer ones is in no rank's count. */
+static void spread_evenly(void *arg, const struct forward_choice *c)
+{
+    (void)arg;
+    for (int i = 0; i < c->n_row * c->top_k; i++)
+        c->ids[i] = i % c->n_expert;
+}
 
 static void open_run(struct run *r, const struct setup *s)
 {
@@ -60,7 +71,8 @@ static void open_run(struct run *r, const struct setup *s)
                     .max_outs = SEQS,
                     .kv_type = DT_COUNT,
                     .n_blocks = SEQS * PER_SEQ,
-                    .part = {.micro = s->micro, .chunks = s->chunks}},
+                    .part = {.micro = s->micro, .chunks = s->chunks},
+                    .watch = s->even ? spread_evenly : NULL},
         .caps = caps,
         .depth = 1,
         .links = s->links,
@@ -222,7 +234,7 @@ static void layouts(struct out *o)
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         int p = all[i].tp * all[i].pp;
-        const struct setup s = {all[i].layout, p, 0, 0, NULL};
+        const struct setup s = {all[i].layout, p, 0, 0, NULL, false};
         struct sums n;
         struct run r;
         char key[64];
@@ -254,7 +266,7 @@ static void speeds(struct out *o)
     static const char *const all[] = {"tp1", "tp2", "tp2 ep2", "pp2"};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        const struct setup s = {all[i], CORES, 0, 0, NULL};
+        const struct setup s = {all[i], CORES, 0, 0, NULL, false};
         double t[2][5];
         struct run r;
         char key[64];
@@ -281,7 +293,7 @@ static void bubble(struct out *o)
     static const int micros[] = {1, 2, 4, 8};
 
     for (size_t i = 0; i < sizeof(micros) / sizeof(micros[0]); i++) {
-        const struct setup s = {"pp2", CORES, micros[i], 0, NULL};
+        const struct setup s = {"pp2", CORES, micros[i], 0, NULL, false};
         double share[5], want = 1.0 / (micros[i] + 1);
         char key[64], goal[64];
         struct run r;
@@ -302,24 +314,60 @@ static void bubble(struct out *o)
     }
 }
 
+/* Links between all of n ranks that carry so many bytes in so many seconds. */
+static struct rank_links even_links(int n, double seconds, double bytes)
+{
+    struct rank_links l = {.n = n};
+
+    l.path = xcalloc((size_t)n * (size_t)n, sizeof(*l.path));
+    for (int i = 0; i < n * n; i++)
+        if (i / n != i % n)
+            l.path[i] = (struct comm_link){1e-6, bytes / seconds};
+    return l;
+}
+
+enum { BUBBLE_ROWS = 128, BUBBLE_TRIES = 3 };
+
+/* More stages than cores cannot work at once, but their links can: with slow ones the
+ * time of a stage is that of its link, and p stages are a pipeline of p - 1 links. What
+ * of the step's time a link has nothing to carry, beside (p-2)/(m+p-2). */
+static void bubble_of_links(struct out *o, int p, int m)
+{
+    const double carry = 0.5, want = (p - 2.0) / (m + p - 2);
+    struct rank_links l = even_links(p, carry, row_bytes(BUBBLE_ROWS));
+    char layout[16], key[64], goal[64];
+    const struct setup s = {layout, p, m, 0, &l, false};
+    double share[BUBBLE_TRIES];
+    struct run r;
+
+    snprintf(layout, sizeof(layout), "pp%d", p);
+    open_run(&r, &s);
+    prefill(&r, BUBBLE_ROWS, false);
+    for (int k = 0; k < BUBBLE_TRIES; k++)
+        share[k] = 1 - carry / prefill(&r, BUBBLE_ROWS, false);
+    close_run(&r);
+    rank_links_done(&l);
+    snprintf(key, sizeof(key), "bubble_pp%d_m%d_links", p, m);
+    snprintf(goal, sizeof(goal), "(p-2)/(m+p-2) = %.3f, within 0.1", want);
+    put(o, key, median(share, BUBBLE_TRIES), want - 0.1, want + 0.1, goal);
+}
+
+static void bubbles(struct out *o)
+{
+    bubble(o);
+    for (int p = 4; p <= 8; p *= 2)
+        for (int m = 4; m <= 8; m *= 2)
+            bubble_of_links(o, p, m);
+}
+
 /* ---- transfers beside experts ---- */
 
 enum { TRIES = 9 };
 
-/* Links between two ranks such that a step's all-to-alls take this many seconds. */
-static struct rank_links even_links(double seconds, double bytes)
-{
-    struct rank_links l = {.n = 2};
-
-    l.path = xcalloc(4, sizeof(*l.path));
-    l.path[1] = l.path[2] = (struct comm_link){1e-6, bytes / seconds};
-    return l;
-}
-
 static void one_overlap(struct out *o, int chunks, const struct rank_links *links)
 {
-    const struct setup with = {"tp2 ep2", CORES, 0, chunks, links};
-    const struct setup without = {"tp2 ep2", CORES, 0, chunks, NULL};
+    const struct setup with = {"tp2 ep2", CORES, 0, chunks, links, true};
+    const struct setup without = {"tp2 ep2", CORES, 0, chunks, NULL, true};
     double transfer[TRIES], other[TRIES], best[2] = {1e9, 1e9}; /* least disturbed */
     struct run a, b;
     char key[64];
@@ -353,7 +401,7 @@ static void one_overlap(struct out *o, int chunks, const struct rank_links *link
 
 static void overlap(struct out *o)
 {
-    const struct setup s = {"tp2 ep2", CORES, 0, 1, NULL};
+    const struct setup s = {"tp2 ep2", CORES, 0, 1, NULL, true};
     struct sums n;
     struct run r;
 
@@ -363,7 +411,7 @@ static void overlap(struct out *o)
     count(&r, &n);
     close_run(&r);
     /* half of the step's time, for the bytes of one rank and one of the two steps */
-    struct rank_links l = even_links(t / 2, n.bytes[MESH_EP][COMM_ALL_TO_ALL] / 4);
+    struct rank_links l = even_links(2, t / 2, n.bytes[MESH_EP][COMM_ALL_TO_ALL] / 4);
     one_overlap(o, 1, &l);
     one_overlap(o, 4, &l);
     rank_links_done(&l);
@@ -374,7 +422,7 @@ static void overlap(struct out *o)
 /* Its figures for this shape in Q4_1 on the machine that the goals were set on. */
 static void peer(struct out *o)
 {
-    const struct setup s = {"tp1", CORES, 0, 0, NULL};
+    const struct setup s = {"tp1", CORES, 0, 0, NULL, false};
     double t[3][7];
     struct run r;
 
@@ -413,22 +461,25 @@ static void first_cpus(void)
     }
 }
 
+static const struct part {
+    const char *name;
+    void (*run)(struct out *o);
+} parts[] = {{"layouts", layouts}, {"hierarchy", hierarchy}, {"overlap", overlap},
+             {"bubble", bubbles},  {"speeds", speeds},       {"peer", peer}};
+
 int main(int argc, char **argv)
 {
     struct out o;
 
-    if (argc != 3) {
-        fprintf(stderr, "usage: bench_parallel MODEL FILE\n");
+    if (argc < 3 || argc > 4) {
+        fprintf(stderr, "usage: bench_parallel MODEL FILE [PART]\n");
         return 2;
     }
     model_path = argv[1];
     first_cpus();
     out_begin(&o);
-    layouts(&o);
-    hierarchy(&o);
-    overlap(&o);
-    bubble(&o);
-    speeds(&o);
-    peer(&o);
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (argc == 3 || !strcmp(argv[3], parts[i].name))
+            parts[i].run(&o);
     return out_end(&o, argv[2]);
 }
