@@ -170,9 +170,7 @@ static void export_end(struct handoff *h, struct kv_export *x, bool forced)
     if (x->state == EXPORT_QUARANTINE)
         h->st.quarantined_blocks -= x->n;
     x->blocks = NULL;
-    x->n = x->cap = 0;
-    if (x->state != EXPORT_OPEN)
-        export_free(h, x);
+    export_free(h, x);
 }
 
 static void take_back(struct handoff *h, struct kv_export *x)
@@ -202,8 +200,6 @@ void handoff_export(struct handoff *h, int64_t now, uint64_t id, uint64_t reader
         memcpy(x->blocks + x->n, blocks, (size_t)n * sizeof(*blocks));
     x->n += n;
     h->st.export_blocks += n;
-    if (x->read)
-        export_end(h, x, false);
 }
 
 void handoff_export_end(struct handoff *h, int64_t now, uint64_t id)
@@ -218,6 +214,14 @@ void handoff_export_end(struct handoff *h, int64_t now, uint64_t id)
         export_end(h, x, false);
 }
 
+/* A chain is unpinned as a whole, so not before the last of it is known. */
+static void read_by(struct handoff *h, struct kv_export *x)
+{
+    x->read = true;
+    if (x->state != EXPORT_OPEN)
+        export_end(h, x, false);
+}
+
 void handoff_acked(struct handoff *h, int64_t now, const struct wire_pulled *p)
 {
     struct kv_export *x = idmap_get(&h->exports, p->id);
@@ -227,8 +231,7 @@ void handoff_acked(struct handoff *h, int64_t now, const struct wire_pulled *p)
         return;
     }
     if (p->final) {
-        x->read = true;
-        export_end(h, x, false);
+        read_by(h, x);
     } else if (x->state == EXPORT_SENT) {
         x->until = now + h->cfg.lease_us;
     }
@@ -377,7 +380,7 @@ static bool offer_fits(const struct kv_import *m, const struct wire_offer *o)
 
     return (m->state == IMPORT_WAIT || m->state == IMPORT_PULL) && !m->last &&
            x->incarnation == m->peer && x->n_tok == m->n_tok && x->first == m->n &&
-           x->upto >= m->upto && (!m->offered || x->block_tok == m->block_tok);
+           x->upto > m->upto && (!m->offered || x->block_tok == m->block_tok);
 }
 
 void handoff_offer(struct handoff *h, int64_t now, const struct wire_offer *o)
@@ -546,10 +549,8 @@ void handoff_peer_gone(struct handoff *h, int64_t now, uint64_t incarnation)
         list_for_safe(it, tmp, heads[i])
         {
             struct kv_export *x = list_entry(it, struct kv_export, link);
-            if (x->reader != incarnation || x->read)
-                continue;
-            x->read = true;
-            export_end(h, x, false);
+            if (x->reader == incarnation && !x->read)
+                read_by(h, x);
         }
     err_set(&e, ERR_UNAVAIL, "the engine that computes the prompt has gone");
     list_for_safe(it, tmp, &h->in)
@@ -637,7 +638,8 @@ int handoff_check(const struct handoff *h, struct err *e)
             n++;
             n_blocks += x->n;
             n_quarantined += i ? x->n : 0;
-            if ((x->state == EXPORT_QUARANTINE) != (i == 1) || (x->read && x->n) ||
+            if ((x->state == EXPORT_QUARANTINE) != (i == 1) ||
+                (x->read && x->state != EXPORT_OPEN) ||
                 idmap_get(&h->exports, x->id) != x)
                 return err_set(e, ERR_INTERNAL, "an export is in the wrong place");
         }

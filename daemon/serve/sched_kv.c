@@ -22,7 +22,9 @@ void sched_export(struct sched *s, struct sched_seq *q, bool last)
 {
     int bt = s->cfg.kv.block_tok, len = kvseq_len(q->kv), n;
     const int32_t *ids = kvseq_blocks(q->kv, 0, &n);
-    int end = last ? (q->given + bt - 1) / bt : len / bt;
+    /* the last block comes with the ids, so that there is something to copy then */
+    int full = (len < q->given ? len : q->given - 1) / bt;
+    int end = last ? (q->given + bt - 1) / bt : full;
 
     assert(!last || len >= q->given);
     if (end <= q->exported && !last)

@@ -122,7 +122,7 @@ static bool export_ok(const struct wire_export *h)
 {
     int64_t end = ((int64_t)h->first + h->n) * h->block_tok;
 
-    if (!h->incarnation || h->block_tok < 1 || !in(h->n, 0, WIRE_EXPORT_MAX) ||
+    if (!h->incarnation || h->block_tok < 1 || !in(h->n, 1, WIRE_EXPORT_MAX) ||
         h->first < 0 || h->n_tok < 1 || !in(h->upto, 1, h->n_tok) || !in(h->last, 0, 1) ||
         !in(h->n_gen, 0, WIRE_TOK_MAX))
         return false;

@@ -408,7 +408,7 @@ static void new_request(struct world *w)
             continue;
         memset(r, 0, sizeof(*r));
         r->active = true;
-        r->solo = rnd(w, 4) == 0;
+        r->solo = w->faults && rnd(w, 4) == 0;
         r->p = sim_params(0, 1 + (int)rnd(w, PROMPT - OUT - 4), 1 + (int)rnd(w, OUT));
         r->p.seed = rnd(w, 1000);
         r->p.ignore_eos = true;
