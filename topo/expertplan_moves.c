@@ -16,6 +16,8 @@
 #include "base/mem.h"
 #include "topo/expertplan_impl.h"
 
+enum { WORK = 1000000 /* moves looked at in a layer, in all */ };
+
 static void moves_init(const struct expert_ask *a, struct expert_moves *m)
 {
     size_t slots = (size_t)a->n_layer * a->n_device * a->n_slot;
@@ -277,10 +279,14 @@ static int try_layer(struct elayer *y, const struct expert_budget *b, int layer,
 {
     const struct expert_ask *a = y->a;
     struct trace t = {.a = a, .b = b, .map = ret};
-    struct esearch s = {
-        .per_device = b->per_device, .frugal = true, .each = note, .arg = &t};
+    struct esearch s = {.per_device = b->per_device,
+                        .frugal = true,
+                        .max_work = WORK,
+                        .each = note,
+                        .arg = &t};
 
     elayer_load(y, layer, now);
+    y->work = 0;
     if (elayer_mend(y) < 0)
         return -1;
     memcpy(ret, y->slot, (size_t)a->n_device * a->n_slot * sizeof(*ret));

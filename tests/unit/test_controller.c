@@ -342,6 +342,47 @@ static void policies(void **st)
     end(w);
 }
 
+/* Between enter and leave nothing begins, though there would be something to gain. */
+static void hysteresis(void **st)
+{
+    struct world *w = begin();
+    const struct controller_actions *act;
+    struct expert_ask a = {
+        .n_layer = L, .n_expert = X, .n_device = D, .n_slot = S, .load = w->load};
+    struct err e = {0};
+    double b = 1;
+    int x = 0;
+    (void)st;
+
+    while (w->expert[x] < 0 || b > 0.95) { /* a copy alone on its device grows */
+        int n = 0;
+        for (int i = 0; i < D * S; i++)
+            n += w->expert[i] == w->expert[x];
+        if (n > 1) {
+            x++;
+            continue;
+        }
+        w->load[w->expert[x]] *= 1.02;
+        expertplan_shares(&a, 0, w->expert, w->share);
+        b = expertplan_balance(&a, 0, w->expert, w->share, NULL);
+    }
+    assert_true(b > 0.91);
+    w->lim.min_gain = 0.01;
+    pass(w, 5 * DWELL);
+    assert_int_equal(w->moves, 0);
+    assert_int_equal(controller_preview(w->c, &w->r, &w->dev, &w->lim, w->now, &act, &e),
+                     0);
+    assert_true(act->n_move > 0);
+    w->lim.enter = 0.955;
+    w->lim.min_gain = 0.2; /* as much is not to be had */
+    pass(w, 2 * DWELL);
+    assert_int_equal(w->moves, 0);
+    w->lim.min_gain = 0.01;
+    pass(w, DWELL);
+    assert_true(w->moves > 0);
+    end(w);
+}
+
 static void called_back(void **st)
 {
     struct world *w = begin();
@@ -447,7 +488,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(flat_noise),  cmocka_unit_test(hot_topic),
     cmocka_unit_test(alternating), cmocka_unit_test(lost_in_a_move),
     cmocka_unit_test(cordoned),    cmocka_unit_test(policies),
-    cmocka_unit_test(called_back), cmocka_unit_test(idle),
-    cmocka_unit_test(by_time),     cmocka_unit_test(on_request),
+    cmocka_unit_test(hysteresis),  cmocka_unit_test(called_back),
+    cmocka_unit_test(idle),        cmocka_unit_test(by_time),
+    cmocka_unit_test(on_request),
 };
 TEST_MAIN("controller", tests)
