@@ -37,6 +37,7 @@
 #include "base/systemd.h"
 #include "daemon/ctrl/lines.h"
 #include "daemon/serve/wire.h"
+#include "daemon/serve/wire_kv.h"
 
 enum {
     SOCKET_AT = 3,
@@ -327,6 +328,39 @@ static void on_fail(struct child *g, const struct wire_fail *f)
         err_set(&g->why, (enum err_code)f->code, "%s", f->msg);
 }
 
+static int on_arena(struct child *g, const void *p, size_t n, struct err *e)
+{
+    struct wire_arena a;
+    int fd = wire_take_fd(g->conn);
+
+    if (wire_parse(WIRE_ARENA, p, n, &a, e) < 0) {
+        close_fd(fd);
+        return -1;
+    }
+    if (fd < 0)
+        return err_set(e, ERR_SYNTAX, "an ARENA message came without its descriptor");
+    g->news.arena(g->arg, &a, fd);
+    return 0;
+}
+
+/* What goes on to the other pool, checked here. */
+static int on_kv(struct child *g, enum wire_kind kind, const void *p, size_t n,
+                 struct err *e)
+{
+    union {
+        struct wire_reserved reserved;
+        struct wire_pulled pulled;
+        struct wire_lost lost;
+        struct wire_offer offer;
+    } m;
+    int rc = kind == WIRE_EXPORT ? wire_parse_export(p, n, &m.offer, e)
+                                 : wire_parse(kind, p, n, &m, e);
+
+    if (rc == 0)
+        g->news.kv(g->arg, kind, p, n);
+    return rc;
+}
+
 static int on_frame(struct child *g, enum wire_kind kind, const void *p, size_t n,
                     struct err *e)
 {
@@ -341,6 +375,13 @@ static int on_frame(struct child *g, enum wire_kind kind, const void *p, size_t 
     switch (kind) {
     case WIRE_TOKENS:
         return on_tokens(g, p, n, e);
+    case WIRE_ARENA:
+        return on_arena(g, p, n, e);
+    case WIRE_RESERVED:
+    case WIRE_EXPORT:
+    case WIRE_PULLED:
+    case WIRE_LOST:
+        return on_kv(g, kind, p, n, e);
     case WIRE_HELLO:
     case WIRE_LOADING:
     case WIRE_READY:
@@ -556,6 +597,31 @@ void child_yield(struct child *g)
 
     if (!g->hung_up)
         said(g, wire_send(g->conn, WIRE_YIELD, NULL, 0, &e), &e);
+}
+
+void child_peer(struct child *g, const struct wire_arena *a, int fd)
+{
+    struct err e = {0};
+
+    if (!g->hung_up)
+        said(g, wire_send_arena(g->conn, true, a, fd, &e), &e);
+}
+
+void child_relay(struct child *g, enum wire_kind kind, const void *p, size_t n)
+{
+    struct wire_part part = {p, n};
+    struct err e = {0};
+
+    if (!g->hung_up)
+        said(g, wire_send(g->conn, kind, &part, 1, &e), &e);
+}
+
+void child_recompute(struct child *g, uint64_t id, const int32_t *ids, int n)
+{
+    struct err e = {0};
+
+    if (!g->hung_up)
+        said(g, wire_send_recompute(g->conn, id, ids, n, &e), &e);
 }
 
 void child_stop(struct child *g)

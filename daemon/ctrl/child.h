@@ -12,11 +12,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/serve/wire.h"
+
 struct err;
 struct child;
 struct loop;
 struct step_token;
 struct wire_add;
+struct wire_arena;
 struct wire_finish;
 struct wire_ready;
 
@@ -38,6 +41,10 @@ struct child_news {
     void (*tokens)(void *arg, uint64_t id, const struct step_token *toks, int n,
                    bool scored);
     void (*finish)(void *arg, const struct wire_finish *f);
+    /* A region that the other pool may read; fd is the callee's. */
+    void (*arena)(void *arg, const struct wire_arena *a, int fd);
+    /* RESERVED EXPORT PULLED LOST, checked, n bytes at p. */
+    void (*kv)(void *arg, enum wire_kind kind, const void *p, size_t n);
     void (*writable)(void *arg); /* after child_full was true */
     /* asked: it was told to stop. why: its own sentence, or how the process ended. */
     void (*gone)(void *arg, bool asked, const struct err *why);
@@ -59,6 +66,12 @@ void child_cancel(struct child *g, uint64_t id);
 void child_spin(struct child *g, bool on);
 /* Give back what waits. */
 void child_yield(struct child *g);
+/* A region of an engine of the other pool; fd stays the caller's. */
+void child_peer(struct child *g, const struct wire_arena *a, int fd);
+/* A message of the other pool's, or PEER_GONE, as it is. */
+void child_relay(struct child *g, enum wire_kind kind, const void *p, size_t n);
+/* Go on by itself after n ids of the answer. */
+void child_recompute(struct child *g, uint64_t id, const int32_t *ids, int n);
 void child_stop(struct child *g);
 /* SIGKILL; why becomes the reason in `gone`. */
 void child_kill(struct child *g, const struct err *why);

@@ -25,6 +25,7 @@
 #include "base/queue.h"
 #include "daemon/ctrl/router_ctl.h"
 #include "daemon/ctrl/affinity.h"
+#include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/router_int.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
@@ -333,8 +334,6 @@ static int64_t max_answer(const struct served *m, const struct gen_params *p)
     return p->max_tokens < 0 ? m->n_ctx - p->n_prompt : p->max_tokens - p->n_gen;
 }
 
-enum { CHOICES = 64 }; /* engines of one model that are compared */
-
 /* Blocks of a prompt by their hashes, made before the lock is taken. */
 struct prefix {
     uint64_t *hash; /* NULL without memory, or where there is no whole block */
@@ -360,7 +359,7 @@ static struct affinity_choice choice_of(const struct target *t, const struct pre
     int used = (int)metric_get(t->page->page, M_KV_BLOCKS_USED, 0);
 
     return (struct affinity_choice){
-        .load = t->load,
+        .load = t->load + t->end.help_load,
         .cached = t->sent && p->n
                       ? (int64_t)affinity_match(t->sent, p->hash, p->n) * AFFINITY_BLOCK
                       : 0,
@@ -368,25 +367,57 @@ static struct affinity_choice choice_of(const struct target *t, const struct pre
     };
 }
 
+struct target *router_nearest(struct target **all, int n, const struct wire_add *a)
+{
+    const struct gen_submit g = {.params = a->params, .prompt = a->prompt};
+    struct affinity_choice c[ROUTER_CHOICES];
+    struct prefix p = prefix_of(&g);
+    struct target *best;
+
+    for (int i = 0; i < n; i++)
+        c[i] = choice_of(all[i], &p);
+    best = all[affinity_pick(c, n, a->params.n_prompt, 0)];
+    if (best->sent && p.n)
+        affinity_add(best->sent, p.hash, p.n);
+    free(p.hash);
+    return best;
+}
+
+/* Does a ready engine serve m that is not there for prompts only? Under the lock. */
+static bool has_answerer(struct router *r, const struct served *m)
+{
+    list_for(it, &r->targets)
+    {
+        const struct target *t = list_entry(it, struct target, link);
+        if (t->end.role != CONF_ROLE_PREFILL && t->model &&
+            router_same_model(&t->model->pub, m) && router_not_ready(t, NULL) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* Where n requests for m go: of the ready targets that have room the one that is done
- * first, by load and by what of the prompt it has. NULL and why. Under the lock. */
+ * first, by load and by what of the prompt it has. One that is there for prompts takes
+ * whole requests only where there is no other. NULL and why. Under the lock. */
 static struct target *choose(struct router *r, const struct served *m,
                              const struct gen_submit *g, int n, const struct prefix *p,
                              struct err *e)
 {
-    struct target *all[CHOICES], *full = NULL, *other = by_name(r, m->name);
-    struct affinity_choice c[CHOICES];
+    struct target *all[ROUTER_CHOICES], *full = NULL, *other = by_name(r, m->name);
+    struct affinity_choice c[ROUTER_CHOICES];
+    bool answerer = has_answerer(r, m);
     int k = 0;
 
     list_for(it, &r->targets)
     {
         struct target *t = list_entry(it, struct target, link);
         if (!t->model || !router_same_model(&t->model->pub, m) ||
-            router_not_ready(t, NULL) < 0)
+            router_not_ready(t, NULL) < 0 ||
+            (answerer && t->end.role == CONF_ROLE_PREFILL))
             continue;
-        if (t->n_live + n > t->max_live) {
+        if (t->n_live + t->end.n_help + n > t->max_live) {
             full = t;
-        } else if (k < CHOICES) {
+        } else if (k < ROUTER_CHOICES) {
             all[k] = t;
             c[k++] = choice_of(t, p);
         }
@@ -411,15 +442,18 @@ static struct target *admit(struct router *r, const struct served *m,
 {
     struct prefix p = prefix_of(g); /* all are choices of one prompt */
     struct target *t;
+    bool here;
 
     pthread_mutex_lock(&r->lock);
     t = choose(r, m, g, n, &p, e);
+    here = t && t->sent && p.n && affinity_match(t->sent, p.hash, p.n) == p.n;
     if (t && t->sent && p.n)
         affinity_add(t->sent, p.hash, p.n);
     for (int i = 0; t && i < n; i++) {
         q[i]->id = q[i]->add.params.id = ret_ids[i] = r->next_id++;
         q[i]->add.params.group = n > 1 ? ret_ids[0] : 0;
         q[i]->target = t;
+        q[i]->at_home = here;
         q[i]->left = q[i]->n_prompt + max_answer(m, &q[i]->add.params);
         list_push(&r->bucket[q[i]->id % ROUTER_BUCKETS], &q[i]->link);
         list_push(&t->outbox, &q[i]->outbox);
@@ -545,6 +579,7 @@ void router_leave(struct router *r, struct req *q)
     struct target *t = q->target;
 
     (void)r;
+    split_release(q);
     list_del(&q->link);
     if (q->outbox.next)
         list_del(&q->outbox);
@@ -557,6 +592,7 @@ void router_req_free(struct req *q)
 {
     if (!q)
         return;
+    free(q->leg.held);
     free(q->ids);
     free((void *)q->add.stops);
     free((void *)q->add.biases);

@@ -9,6 +9,7 @@
 
 #include "base/list.h"
 #include "daemon/ctrl/router.h"
+#include "daemon/ctrl/split.h"
 #include "daemon/serve/wire.h"
 
 struct affinity;
@@ -16,7 +17,8 @@ struct queue;
 struct rank_seat;
 struct rankpage;
 
-enum { ROUTER_ACCOUNTS = 128, ROUTER_BUCKETS = 1024 };
+/* CHOICES: engines of one model that are compared. */
+enum { ROUTER_ACCOUNTS = 128, ROUTER_BUCKETS = 1024, ROUTER_CHOICES = 64 };
 
 /* A model as one engine serves it. */
 struct model_box {
@@ -42,7 +44,9 @@ struct req {
     int n_lost;                 /* engines that went with it */
     int n_computed;             /* ids whose cost is off `left`; of its present engine */
     bool sent, cancelled;
-    bool forgot; /* no memory for its answer: it cannot go on elsewhere */
+    bool forgot;  /* no memory for its answer: it cannot go on elsewhere */
+    bool at_home; /* its target has the prompt's KV itself, as far as one can tell */
+    struct split_leg leg; /* changed by the control thread */
 };
 
 /* What was counted for a model (instance "") or by the engines of an instance that went
@@ -77,6 +81,8 @@ struct target {
     int sent_blocks;       /* what it was made for */
     bool draining;
 
+    struct split_end end;
+    struct split_window window;
     struct queue *bell; /* any thread */
 };
 
@@ -99,6 +105,9 @@ void router_req_free(struct req *q); /* NULL allowed */
 int router_not_ready(const struct target *t, struct err *e);
 /* The one of these names, made when it is new. Under the lock. */
 struct account *router_account(struct router *r, const char *model, const char *instance);
+/* Of n engines the one that has computed the prompt first; it is taken for told. Under
+ * the lock. */
+struct target *router_nearest(struct target **all, int n, const struct wire_add *a);
 /* Orders that its engine has not heard of go to other engines of the model that have
  * room. Under the lock. */
 void router_move(struct router *r, struct target *from);

@@ -85,8 +85,8 @@ static void describe_target(const struct target *t, struct instance_status *ret)
     const struct metric_page *p = t->page->page;
 
     *ret = t->st;
-    ret->live = t->n_live;
-    ret->load = t->load;
+    ret->live = t->n_live + t->end.n_help;
+    ret->load = t->load + t->end.help_load;
     if ((t->draining || t->r->draining) && ret->state == INSTANCE_READY)
         ret->state = INSTANCE_DRAINING;
     ret->running = (int)metric_get(p, M_RUNNING, 0);

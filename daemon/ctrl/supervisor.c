@@ -26,6 +26,7 @@
 #include "base/metric.h"
 #include "daemon/ctrl/child.h"
 #include "daemon/ctrl/facts.h"
+#include "daemon/ctrl/split.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/ctrl/warming.h"
 #include "daemon/serve/metrics.h"
@@ -161,6 +162,7 @@ static void on_ready(void *arg, const struct wire_ready *r)
     target_set_status(s->cfg.target, &s->st);
     s->next.facts.n_ctx = r->n_ctx;
     s->told = true;
+    split_ready(s->cfg.target, s->child, r);
     child_spin(s->child, !s->no_spin);
     warming_start(&s->warming, s->child, target_page(s->cfg.target));
 }
@@ -216,6 +218,16 @@ static void on_tokens(void *arg, uint64_t id, const struct step_token *toks, int
         target_tokens(s->cfg.target, id, toks, n, scored);
 }
 
+static void on_arena(void *arg, const struct wire_arena *a, int fd)
+{
+    split_arena(((struct supervisor *)arg)->cfg.target, a, fd);
+}
+
+static void on_kv(void *arg, enum wire_kind kind, const void *p, size_t n)
+{
+    split_heard(((struct supervisor *)arg)->cfg.target, kind, p, n);
+}
+
 static void on_finish(void *arg, const struct wire_finish *w)
 {
     struct supervisor *s = arg;
@@ -241,7 +253,7 @@ static void on_finish(void *arg, const struct wire_finish *w)
         target_return(s->cfg.target, w->id);
         return;
     }
-    if (w->reason >= 0 && w->reason < FINISH_ERROR) {
+    if ((w->reason >= 0 && w->reason < FINISH_ERROR) || w->reason == FINISH_HANDOFF) {
         f.reason = (enum finish_reason)w->reason;
     } else {
         bool known = w->code > ERR_OK && w->code < ERR_COUNT;
@@ -281,6 +293,7 @@ static void on_gone(void *arg, bool asked, const struct err *why)
     bool was_ready = s->st.state == INSTANCE_READY || s->st.state == INSTANCE_DRAINING;
     struct err e = *why; /* the child's, which goes now */
 
+    split_gone(s->cfg.target);
     child_lines(s->child, s->lines, sizeof(s->lines));
     child_free(s->child);
     s->child = NULL;
@@ -311,6 +324,8 @@ static const struct child_news news = {
     .ready = on_ready,
     .tokens = on_tokens,
     .finish = on_finish,
+    .arena = on_arena,
+    .kv = on_kv,
     .writable = on_writable,
     .gone = on_gone,
 };

@@ -27,6 +27,7 @@ int target_new(struct router *r, const struct target_cfg *cfg, struct target **r
     t->r = r;
     list_init(&t->outbox);
     t->max_live = cfg->max_live;
+    t->end.role = cfg->role;
     t->hot = (struct served_hot){.temperature = 1, .top_p = 1};
     snprintf(t->st.name, sizeof(t->st.name), "%s", cfg->instance);
     t->st.generation = cfg->generation;
@@ -67,6 +68,7 @@ void target_free(struct target *t)
     pthread_mutex_unlock(&r->lock);
     router_unref(r, t->model ? &t->model->pub : NULL);
     affinity_free(t->sent);
+    split_done(t);
     rankpage_free(t->ranks);
     free(t->seats);
     while (queue_pop(t->bell))
@@ -121,6 +123,8 @@ void target_end(struct target *t, struct req *q, const struct gen_finish *how)
 
     if (q->add.params.n_gen)
         whole(q, &f);
+    else if (q->leg.asked_us)
+        split_times(q, &f);
     f.instance = t->st.name; /* written by this thread only */
     q->sink.finish(q->sink.arg, &f);
     router_req_free(q);
@@ -150,9 +154,12 @@ enum target_order target_take(struct target *t, struct wire_add *ret_add,
     if (!q)
         return TARGET_NOTHING;
     *ret_id = q->id;
-    if (was_sent)
+    if (was_sent) {
+        split_cancel(q);
         return TARGET_CANCEL;
+    }
     *ret_add = q->add;
+    split_begin(t, q, ret_add);
     return TARGET_ADD;
 }
 
@@ -201,25 +208,31 @@ void target_tokens(struct target *t, uint64_t id, const struct step_token *toks,
     struct req *q;
 
     pthread_mutex_lock(&t->r->lock);
-    q = find_own(t, id);
+    q = router_find(t->r, id);
+    if (q && q->target != t && (q->leg.helper != t || !q->leg.asked))
+        q = NULL;
     if (q) {
         sink = q->sink;
         if (scored) {
             q->n_scored += n;
         } else {
             keep(q, toks, n);
-            count(t, q, n);
+            count(q->target, q, n);
         }
     }
     pthread_mutex_unlock(&t->r->lock);
-    if (q)
-        sink.tokens(sink.arg, toks, n, scored);
+    if (!q)
+        return;
+    sink.tokens(sink.arg, toks, n, scored);
+    split_told(q);
 }
 
 void target_finish(struct target *t, uint64_t id, const struct gen_finish *f)
 {
     struct req *q;
 
+    if (split_finish(t, id, f) || f->reason == FINISH_HANDOFF)
+        return;
     pthread_mutex_lock(&t->r->lock);
     q = find_own(t, id);
     if (q)
@@ -266,9 +279,9 @@ int target_live(struct target *t, int *ret_sent)
     int n;
 
     pthread_mutex_lock(&t->r->lock);
-    n = t->n_live;
+    n = t->n_live + t->end.n_help;
     if (ret_sent)
-        *ret_sent = t->n_sent;
+        *ret_sent = t->n_sent - t->end.n_away + t->end.n_asked;
     pthread_mutex_unlock(&t->r->lock);
     return n;
 }

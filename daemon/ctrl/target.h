@@ -17,6 +17,7 @@ struct wire_add;
 struct target_cfg {
     const char *instance; /* its name */
     int generation;
+    int role;                 /* enum conf_role */
     int max_live;             /* requests at once; more are BUSY */
     struct metric_page *page; /* the engine's; taken when target_new succeeds */
     struct rankpage *ranks;   /* likewise; NULL: none is shown */
@@ -54,7 +55,8 @@ bool target_has_other(struct target *t);
 /* For one without an engine that is ready: ends what was cancelled or, with the sentence
  * of the last failure, has waited for too long. */
 void target_sweep(struct target *t);
-/* Requests without a finish, and how many of them the engine knows. */
+/* Requests without a finish and those that it helps, and for how many of them its engine
+ * is to do something now. */
 int target_live(struct target *t, int *ret_sent);
 
 /* The model as served from now on; takes tok (NULL in tests). m->tok and m->instance are

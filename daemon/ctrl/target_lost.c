@@ -28,6 +28,7 @@ static void take_back(struct target *t, struct req *q)
 
     if (q->outbox.next)
         list_del(&q->outbox);
+    split_release(q);
     t->n_sent -= q->sent;
     q->sent = false;
     p->n_gen = q->n_out;
@@ -121,9 +122,12 @@ int target_lose(struct target *t, const struct err *why)
 
 void target_return(struct target *t, uint64_t id)
 {
+    const struct gen_finish back = {.reason = FINISH_RETURNED};
     struct err why;
     struct req *q;
 
+    if (split_finish(t, id, &back))
+        return;
     pthread_mutex_lock(&t->r->lock);
     q = router_find(t->r, id);
     q = q && q->target == t && q->sent ? q : NULL;

@@ -17,6 +17,7 @@
 #include "base/metric.h"
 #include "daemon/ctrl/capacity.h"
 #include "daemon/ctrl/conf.h"
+#include "daemon/ctrl/split.h"
 #include "daemon/ctrl/supervisor.h"
 #include "daemon/ctrl/system.h"
 #include "daemon/ctrl/target.h"
@@ -285,6 +286,7 @@ int unit_new(const struct unit_env *env, struct unit_spec *spec, int generation,
     struct target_cfg t = {
         .instance = i->name,
         .generation = generation,
+        .role = i->role,
         .max_live = (int)(i->max_seqs + i->max_waiting),
     };
 
@@ -356,6 +358,8 @@ void unit_free(struct unit *u)
 
     if (!u)
         return;
+    if (u->target)
+        split_gone(u->target);
     supervisor_free(u->sup);
     if (u->target) {
         err_set(&e, ERR_UNAVAIL, "the server is stopping");

@@ -12,6 +12,8 @@ static const char *const prompt_sources[] = {"local_compute", "local_cache_hit",
 static const char *const finish_reasons[] = {"stop", "length", "abort", "error", NULL};
 static const char *const import_states[] = {"queued", "waiting", "copying", "closing",
                                             NULL};
+static const char *const split_parts[] = {"removed", "handoff", "scheduling", "queueing",
+                                          NULL};
 static const char *const http_codes[] = {"1xx", "2xx", "3xx", "4xx", "5xx", NULL};
 
 static const double b_ttft[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
