@@ -558,6 +558,13 @@ struct req *router_find(struct router *r, uint64_t id)
     return NULL;
 }
 
+struct req *router_heard(struct router *r, uint64_t wire_id)
+{
+    struct req *q = router_find(r, wire_id & (((uint64_t)1 << ROUTER_ID_BITS) - 1));
+
+    return q && q->add.params.id == wire_id ? q : NULL;
+}
+
 void router_cancel(struct router *r, uint64_t id)
 {
     struct req *q;

@@ -42,6 +42,7 @@ struct req {
     int64_t start_us, first_us; /* first_us: -1 before the first token */
     int64_t lost_us;            /* since when it waits to go on, 0 = it does not */
     int n_lost;                 /* engines that went with it */
+    int n_times;                /* it began anew after it had a helper */
     int n_computed;             /* ids whose cost is off `left`; of its present engine */
     bool sent, cancelled;
     bool forgot;  /* no memory for its answer: it cannot go on elsewhere */
@@ -98,6 +99,10 @@ struct router {
 };
 
 struct req *router_find(struct router *r, uint64_t id);
+/* The one that an engine means by add.params.id: the id, and over it how often it began
+ * anew, so that what an engine still says of an earlier time is of nobody. */
+enum { ROUTER_ID_BITS = 48, ROUTER_TIMES = 64 };
+struct req *router_heard(struct router *r, uint64_t wire_id);
 /* Out of the table; the caller owns it. */
 void router_leave(struct router *r, struct req *q);
 void router_req_free(struct req *q); /* NULL allowed */

@@ -225,7 +225,7 @@ void split_begin(struct target *t, struct req *q, struct wire_add *add)
 void split_cancel(struct req *q)
 {
     if (q->leg.asked && q->leg.helper->end.line)
-        child_cancel(q->leg.helper->end.line, q->id);
+        child_cancel(q->leg.helper->end.line, q->add.params.id);
 }
 
 void split_release(struct req *q)
@@ -251,7 +251,7 @@ static void fall_back(struct req *q)
         q->n_computed = 0;
     }
     unlock(t);
-    child_recompute(t->end.line, q->id, q->ids + q->n_prompt, q->n_out);
+    child_recompute(t->end.line, q->add.params.id, q->ids + q->n_prompt, q->n_out);
 }
 
 /* ---- what engines say ---- */
@@ -295,7 +295,7 @@ static void on_export(struct target *p, const void *msg, size_t n)
 
     if (wire_parse_export(msg, n, &o, NULL) < 0)
         return;
-    q = router_find(p->r, o.h.id);
+    q = router_heard(p->r, o.h.id);
     if (!q || q->leg.from != o.h.incarnation || !q->leg.from || q->leg.held) {
         late(p);
     } else if (!o.h.last) {
@@ -332,7 +332,7 @@ static void on_pulled(struct target *t, const void *msg, size_t n)
         if (p->end.line && p->end.incarnation == m.incarnation)
             child_relay(p->end.line, WIRE_PULLED, msg, n);
     }
-    q = router_find(t->r, m.id);
+    q = router_heard(t->r, m.id);
     if (!m.final || !q || q->target != t || !q->leg.last_us)
         return;
     metric_observe(t->page->page, M_HANDOFF_TIME,
@@ -356,7 +356,7 @@ void split_heard(struct target *t, enum wire_kind kind, const void *p, size_t n)
         return;
     }
     memcpy(&id, p, sizeof(id)); /* RESERVED and LOST begin with it */
-    q = router_find(t->r, id);
+    q = router_heard(t->r, id);
     if (!q || q->target != t || !q->sent)
         late(t);
     else if (kind == WIRE_RESERVED)
@@ -385,7 +385,7 @@ static void on_handed(struct req *q, const struct gen_finish *f)
 
 bool split_finish(struct target *helper, uint64_t id, const struct gen_finish *f)
 {
-    struct req *q = router_find(helper->r, id);
+    struct req *q = router_heard(helper->r, id);
     struct target *t;
 
     if (!q || q->leg.helper != helper || !q->leg.asked)

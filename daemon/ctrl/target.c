@@ -153,7 +153,7 @@ enum target_order target_take(struct target *t, struct wire_add *ret_add,
         abort_unsent(t, q);
     if (!q)
         return TARGET_NOTHING;
-    *ret_id = q->id;
+    *ret_id = q->add.params.id;
     if (was_sent) {
         split_cancel(q);
         return TARGET_CANCEL;
@@ -165,7 +165,7 @@ enum target_order target_take(struct target *t, struct wire_add *ret_add,
 
 static struct req *find_own(struct target *t, uint64_t id)
 {
-    struct req *q = router_find(t->r, id);
+    struct req *q = router_heard(t->r, id);
 
     return q && q->target == t ? q : NULL;
 }
@@ -208,7 +208,7 @@ void target_tokens(struct target *t, uint64_t id, const struct step_token *toks,
     struct req *q;
 
     pthread_mutex_lock(&t->r->lock);
-    q = router_find(t->r, id);
+    q = router_heard(t->r, id);
     if (q && q->target != t && (q->leg.helper != t || !q->leg.asked))
         q = NULL;
     if (q) {

@@ -17,10 +17,10 @@ struct wire_add;
 struct target_cfg {
     const char *instance; /* its name */
     int generation;
-    int role;                 /* enum conf_role */
     int max_live;             /* requests at once; more are BUSY */
     struct metric_page *page; /* the engine's; taken when target_new succeeds */
     struct rankpage *ranks;   /* likewise; NULL: none is shown */
+    int role;                 /* enum conf_role */
 };
 
 int target_new(struct router *r, const struct target_cfg *cfg, struct target **ret,

@@ -29,6 +29,11 @@ static void take_back(struct target *t, struct req *q)
     if (q->outbox.next)
         list_del(&q->outbox);
     split_release(q);
+    if (q->leg.asked_us) { /* two engines have spoken of it, and may still */
+        q->leg = (struct split_leg){0};
+        q->n_times = (q->n_times + 1) % ROUTER_TIMES;
+        p->id = q->id | (uint64_t)q->n_times << ROUTER_ID_BITS;
+    }
     t->n_sent -= q->sent;
     q->sent = false;
     p->n_gen = q->n_out;
@@ -129,7 +134,7 @@ void target_return(struct target *t, uint64_t id)
     if (split_finish(t, id, &back))
         return;
     pthread_mutex_lock(&t->r->lock);
-    q = router_find(t->r, id);
+    q = router_heard(t->r, id);
     q = q && q->target == t && q->sent ? q : NULL;
     if (q) {
         take_back(t, q);

@@ -306,7 +306,7 @@ static void pool_ready(struct pool *x)
 
     ready.incarnation = x->me;
     ready.role = x->role;
-    ready.n_arenas = x->role == ROLE_PREFILL ? 2 : 0;
+    ready.n_arenas = x->role == ENGINE_PREFILL ? 2 : 0;
     fake_send(&x->f, WIRE_READY, &ready, sizeof(ready));
     for (a.rank = -1; a.rank < ready.n_arenas - 1; a.rank++)
         if (wire_send_arena(x->f.c, false, &a, fd, NULL) < 0)
@@ -353,9 +353,9 @@ static void fake_pool_main(int argc, char **argv)
     x.f.act = "pool";
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--role=prefill")) {
-            x.role = ROLE_PREFILL;
+            x.role = ENGINE_PREFILL;
         } else if (!strcmp(argv[i], "--role=decode")) {
-            x.role = ROLE_DECODE;
+            x.role = ENGINE_DECODE;
         } else if (!strncmp(argv[i], "--model=", 8)) {
             is_pool = !strcmp(strrchr(argv[i], '/'), "/pool");
             snprintf(x.died, sizeof(x.died), "%s.died", argv[i] + 8);

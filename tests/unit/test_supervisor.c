@@ -55,7 +55,7 @@ static void on_ready(void *arg, const struct served *m)
 static int set_up(void **state)
 {
     struct fix *f = calloc(1, sizeof(*f));
-    struct target_cfg tc = {"0", 1, 100000, NULL, NULL};
+    struct target_cfg tc = {"0", 1, 100000, NULL, NULL, 0};
     struct err e;
 
     n_opens = n_bad_opens = 0;
