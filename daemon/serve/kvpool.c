@@ -113,6 +113,58 @@ int32_t kvpool_take(struct kv_pool *p, int shard)
     return id;
 }
 
+int32_t kvpool_coldest(const struct kv_pool *p, int shard)
+{
+    return p->shard[shard].free_head >= 0 ? -1 : p->shard[shard].lru_head;
+}
+
+bool kvpool_take_id(struct kv_pool *p, int32_t id)
+{
+    struct kv_shard *s = &p->shard[kvpool_shard(p, id)];
+    int32_t *at = &s->free_head;
+
+    while (*at >= 0 && *at != id)
+        at = &p->block[*at].next;
+    if (*at < 0)
+        return false;
+    *at = p->block[id].next;
+    s->n_free--;
+    p->block[id].ref = 1;
+    return true;
+}
+
+void kvpool_make_coldest(struct kv_pool *p, int32_t id)
+{
+    struct kv_shard *s = &p->shard[kvpool_shard(p, id)];
+    struct kv_block *b = &p->block[id];
+
+    assert(!b->ref && b->indexed);
+    lru_unlink(p, id);
+    b->prev = -1;
+    b->next = s->lru_head;
+    *(b->next < 0 ? &s->lru_tail : &p->block[b->next].prev) = id;
+    s->lru_head = id;
+    s->n_lru++;
+}
+
+static void put_free(struct kv_pool *p, int32_t id)
+{
+    struct kv_shard *s = &p->shard[kvpool_shard(p, id)];
+
+    p->block[id].next = s->free_head;
+    s->free_head = id;
+    s->n_free++;
+}
+
+void kvpool_forget(struct kv_pool *p, int32_t id)
+{
+    if (!p->block[id].ref) {
+        lru_unlink(p, id);
+        put_free(p, id);
+    }
+    unindex(p, id);
+}
+
 void kvpool_ref(struct kv_pool *p, int32_t id)
 {
     if (p->block[id].ref++ == 0)
@@ -121,7 +173,6 @@ void kvpool_ref(struct kv_pool *p, int32_t id)
 
 void kvpool_unref(struct kv_pool *p, int32_t id)
 {
-    struct kv_shard *s = &p->shard[kvpool_shard(p, id)];
     struct kv_block *b = &p->block[id];
 
     assert(b->ref > 0);
@@ -131,19 +182,12 @@ void kvpool_unref(struct kv_pool *p, int32_t id)
         lru_append(p, id);
         return;
     }
-    b->next = s->free_head;
-    s->free_head = id;
-    s->n_free++;
+    put_free(p, id);
 }
 
 static bool same_hash(struct kvhash a, struct kvhash b)
 {
     return a.w[0] == b.w[0] && a.w[1] == b.w[1];
-}
-
-static int32_t *toks_of(const struct kv_pool *p, int32_t id)
-{
-    return p->toks + (size_t)id * (size_t)p->block_tok;
 }
 
 int32_t kvpool_find(const struct kv_pool *p, struct kvhash h, struct kvhash before,
@@ -154,7 +198,7 @@ int32_t kvpool_find(const struct kv_pool *p, struct kvhash h, struct kvhash befo
 
     for (; id >= 0; id = p->block[id].hnext)
         if (same_hash(p->block[id].hash, h) && same_hash(p->block[id].before, before) &&
-            !memcmp(toks_of(p, id), toks, bytes))
+            !memcmp(kvpool_toks(p, id), toks, bytes))
             return id;
     return -1;
 }
@@ -165,7 +209,8 @@ void kvpool_index(struct kv_pool *p, int32_t id, int depth, struct kvhash h,
     struct kv_block *b = &p->block[id];
 
     assert(b->ref == 1 && !b->indexed);
-    memcpy(toks_of(p, id), toks, (size_t)p->block_tok * sizeof(*toks));
+    memcpy(p->toks + (size_t)id * (size_t)p->block_tok, toks,
+           (size_t)p->block_tok * sizeof(*toks));
     b->hash = h;
     b->before = before;
     b->depth = depth;

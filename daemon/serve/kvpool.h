@@ -69,6 +69,21 @@ static inline bool kvpool_shared(const struct kv_pool *p, int32_t id)
 {
     return p->block[id].ref > 1 || p->block[id].indexed;
 }
+/* The one that the next take of this shard would evict, -1 = none (it has free ones). */
+int32_t kvpool_coldest(const struct kv_pool *p, int shard);
+/* The first of the shard's cached ones, the oldest; the others follow by next. */
+static inline int32_t kvpool_coldest_cached(const struct kv_pool *p, int shard)
+{
+    return p->shard[shard].lru_head;
+}
+void kvpool_make_coldest(struct kv_pool *p, int32_t id); /* a cached one */
+/* Not findable any more; who holds it goes on holding it. */
+void kvpool_forget(struct kv_pool *p, int32_t id);
+bool kvpool_take_id(struct kv_pool *p, int32_t id); /* false: it is not free */
+static inline const int32_t *kvpool_toks(const struct kv_pool *p, int32_t id)
+{
+    return p->toks + (size_t)id * (size_t)p->block_tok;
+}
 /* refs[n_blocks] as counted from the sequences against what the pool believes; with
  * `chained` also that no block would go before its child. */
 int kvpool_check(const struct kv_pool *p, const int32_t *refs, bool chained,

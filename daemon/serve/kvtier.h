@@ -1,0 +1,94 @@
+/* daemon/serve/kvtier.h - KV blocks that left the device: in host memory, and on disk.
+ * Ids only, no memory. Pure.
+ *
+ * A tier is a pool of slots (kvpool.h) that are found by the same chain hash as the
+ * device's blocks. A cold block that the device pool gives up moves down to a host slot
+ * by a copy that the next step begins with; a prefix that is wanted again moves up the
+ * same way. Copies of a step are made in their order, so a slot or block that changes
+ * hands in between is no harm. A host slot that was copied up stays where it is: moving
+ * down again then costs nothing.
+ *
+ * Disk slots are written from host slots and read into them beside the steps: kvtier_job
+ * says what is to be done, kvtier_job_done what came of it. What fell out of the host
+ * tier without being on disk is gone. One owner thread (the scheduler's). */
+#ifndef SERVE_KVTIER_H
+#define SERVE_KVTIER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/serve/kvhash.h"
+
+struct err;
+struct kvtier;
+
+struct kvtier_cfg {
+    int n_host, n_disk; /* slots of all shards; n_disk 0: no disk */
+    int block_tok, shards;
+    int max_moves; /* copies that one step can begin with */
+};
+
+/* A block by what it holds: depth is its number in its chain. */
+struct kv_key {
+    struct kvhash hash, before;
+    int32_t depth;
+    const int32_t *toks; /* block_tok of them */
+};
+
+struct kv_move {
+    int32_t block, slot; /* of the device, of the host tier */
+    bool up;             /* to the device */
+};
+
+struct kv_job {
+    uint64_t id;
+    bool write; /* host to disk; else disk to host */
+    int32_t host, disk;
+    struct kv_key key; /* toks borrowed until the job is done */
+};
+
+struct kvtier_stats {
+    int n_host, host_used, n_disk, disk_used;
+    uint64_t host_hit_tok, disk_hit_tok; /* brought up; read from disk ahead of it */
+    uint64_t down, up, written, read;    /* blocks */
+    uint64_t lost;                       /* left the last tier, or found no room */
+    uint64_t failed;                     /* jobs */
+};
+
+struct kvtier *kvtier_new(const struct kvtier_cfg *cfg);
+void kvtier_free(struct kvtier *t); /* NULL allowed */
+
+/* The device gives up this block: it moves down, unless it is there already or this
+ * step's copies are all taken. */
+void kvtier_down(struct kvtier *t, int shard, int32_t block, const struct kv_key *k);
+/* Is it in the host tier? Then it moves up into block. False: it is not, or this step's
+ * copies are all taken. */
+bool kvtier_up(struct kvtier *t, const struct kv_key *k, int32_t block);
+
+/* What the next step begins with, at most max_moves: taken for step `number`. */
+int kvtier_moves(struct kvtier *t, uint64_t number, struct kv_move *ret);
+/* Steps up to number are done. */
+void kvtier_step_done(struct kvtier *t, uint64_t number);
+
+enum kvtier_where { KVTIER_NOWHERE, KVTIER_HOST, KVTIER_DISK, KVTIER_COMING };
+/* COMING: being read. */
+enum kvtier_where kvtier_find(const struct kvtier *t, const struct kv_key *k);
+/* Read it from disk into the host tier ahead of its use. */
+void kvtier_want(struct kvtier *t, int shard, const struct kv_key *k);
+
+/* The next job for the disk; false: none now. At most KVTIER_JOBS are out. */
+enum { KVTIER_JOBS = 16 };
+bool kvtier_job(struct kvtier *t, struct kv_job *ret);
+/* An id that is not out is normal: the tiers were wiped meanwhile. */
+void kvtier_job_done(struct kvtier *t, uint64_t id, bool ok);
+/* Found on disk when the engine started; false: the slot is taken, or it is there. */
+bool kvtier_adopt(struct kvtier *t, int32_t disk, const struct kv_key *k);
+/* Forget all that is in both tiers; copies that steps have begun with go on. */
+void kvtier_wipe(struct kvtier *t);
+
+void kvtier_stats(const struct kvtier *t, struct kvtier_stats *ret);
+/* For tests: every slot free, found, or held by a job. Sentence in e. */
+int kvtier_check(const struct kvtier *t, struct err *e);
+
+#endif
