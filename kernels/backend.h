@@ -290,6 +290,22 @@ struct op_kv_copy {
     struct iview src, dst;
 };
 
+/* Whole blocks between the arena and host memory, one after the other in this order:
+ * block at[i].block and the block_bytes from at[i].slot * block_bytes on, of n_slots.
+ * Host values; at and what host points to must stay until the stream was synced past it.
+ */
+struct kv_moved {
+    int32_t block, slot;
+    bool up; /* into the arena */
+};
+struct op_kv_move {
+    struct kv_arena *kv;
+    void *host;
+    int n_slots;
+    const struct kv_moved *at;
+    int n;
+};
+
 /* ---- mixtures of experts ---- */
 /* Scores of n experts a row -> the top_k of each, best first (ties: the lower number),
  * and what each weighs, in f32. SOFTMAX: over all of them. SIGMOID: of each, chosen with
@@ -423,5 +439,6 @@ int op_attn_part(struct stream *s, const struct op_attn_part *o, struct err *e);
 int op_attn_merge(struct stream *s, const struct op_attn_merge *o, struct err *e);
 int op_kv_pack(struct stream *s, const struct op_kv_pack *o, struct err *e);
 int op_kv_copy(struct stream *s, const struct op_kv_copy *o, struct err *e);
+int op_kv_move(struct stream *s, const struct op_kv_move *o, struct err *e);
 
 #endif

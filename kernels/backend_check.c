@@ -350,6 +350,19 @@ int check_kv_copy(const struct backend *b, const struct op_kv_copy *o, struct er
     return ck_iview(&c, "dst", &o->dst, (size_t)o->src.n);
 }
 
+int check_kv_move(const struct backend *b, const struct op_kv_move *o, struct err *e)
+{
+    if (!o->kv || o->kv->b != b)
+        return err_set(e, ERR_INTERNAL, "kv_move: no KV arena of this backend");
+    for (int i = 0; i < o->n; i++)
+        if (o->at[i].block < 0 || o->at[i].block >= o->kv->n_blocks ||
+            o->at[i].slot < 0 || o->at[i].slot >= o->n_slots)
+            return err_set(e, ERR_INTERNAL,
+                           "kv_move: block %d and slot %d, there are %d and %d",
+                           o->at[i].block, o->at[i].slot, o->kv->n_blocks, o->n_slots);
+    return 0;
+}
+
 int check_add(const struct backend *b, const struct op_add *o, struct err *e)
 {
     struct ck c = {b, "add", e};

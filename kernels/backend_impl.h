@@ -26,6 +26,7 @@
     X(attn_merge)                                                                        \
     X(kv_pack)                                                                           \
     X(kv_copy)                                                                           \
+    X(kv_move)                                                                           \
     X(route)                                                                             \
     X(spread)                                                                            \
     X(dispatch)                                                                          \

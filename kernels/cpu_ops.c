@@ -322,6 +322,21 @@ int cpu_op_kv_copy(struct stream *s, const struct op_kv_copy *o, struct err *e)
     return 0;
 }
 
+int cpu_op_kv_move(struct stream *s, const struct op_kv_move *o, struct err *e)
+{
+    size_t bytes = o->kv->layout.block_bytes;
+
+    (void)s;
+    (void)e;
+    for (int i = 0; i < o->n; i++) {
+        void *block = cpu_kv_block(o->kv, o->at[i].block);
+        void *slot = (char *)o->host + (size_t)o->at[i].slot * bytes;
+
+        memcpy(o->at[i].up ? block : slot, o->at[i].up ? slot : block, bytes);
+    }
+    return 0;
+}
+
 /* ---- host code in stream order ---- */
 
 int cpu_op_host(struct stream *s, const struct op_host *o, struct err *e)

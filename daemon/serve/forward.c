@@ -196,7 +196,8 @@ int forward_new(struct backend *b, struct model *m, const struct forward_cfg *cf
         goto fail;
     f->kv_layout = layout_of(&f->w.info, &f->w.d, cfg->kv_type);
     if (kv_layout_fill(&f->kv_layout, e) < 0 || new_buffers(f, e) < 0 ||
-        kv_arena_new(b, &f->kv_layout, own_blocks, &f->kv, e) < 0)
+        kv_arena_new(b, &f->kv_layout, own_blocks, &f->kv, e) < 0 ||
+        forward_tier_new(f, e) < 0)
         goto fail;
     *ret = f;
     return 0;
@@ -217,6 +218,7 @@ void forward_free(struct forward *f)
         dbuf_free(bufs[i]);
     forward_moe_free(f);
     forward_cp_free(f);
+    forward_tier_free(f);
     forward_weights_done(&f->w);
     kv_arena_free(f->kv);
     stream_free(f->s);
@@ -296,7 +298,8 @@ int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, 
     int n, outs = 0;
 
     forward_moe_begin(f, st->number);
-    if (forward_stage_step(f, st, s, &n, e) < 0 || forward_copies(f, &s[0], e) < 0)
+    if (forward_stage_step(f, st, s, &n, e) < 0 || forward_moves(f, st, e) < 0 ||
+        forward_copies(f, &s[0], e) < 0)
         return -1;
     for (int i = 0; i < n; i++) {
         if (has_rows(f, &s[i]) && forward_layers(f, &s[i], e) < 0)

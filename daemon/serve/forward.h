@@ -83,7 +83,9 @@ typedef void (*forward_watch_fn)(void *arg, const struct forward_choice *c);
 struct forward_cfg {
     int max_rows, max_items, max_ctx, max_outs, max_copies;
     enum dtype kv_type;
-    int n_blocks; /* that steps name; a rank's arena has its adp'th part */
+    int n_blocks;  /* that steps name; a rank's arena has its adp'th part */
+    int n_host;    /* slots of the host tier that steps name; likewise its part */
+    int max_moves; /* of a step, to and from them */
     struct forward_part part;
     forward_watch_fn watch; /* NULL outside tests */
     void *watch_arg;
@@ -152,6 +154,9 @@ struct forward_kv {
     bool striped;
 };
 void forward_kv_part(const struct forward *f, struct forward_kv *ret);
+/* Where the bytes of a slot of the host tier are (kv_layout.block_bytes of them); NULL:
+ * it is of another group of ranks. Stable as long as f. */
+void *forward_host(const struct forward *f, int slot);
 /* Positions that a KV block of a step stands for: KV_BLOCK_TOK, or cp times that. */
 int forward_block_tok(const struct forward_part *p);
 /* Bytes of KV_BLOCK_TOK positions with this model and type; 0 when it has no such layout.

@@ -40,6 +40,9 @@ struct forward {
     struct forward_weights w;
     struct kv_layout kv_layout;
     struct kv_arena *kv;
+    void *host; /* the host tier's slots of this rank; NULL = none */
+    int n_host;
+    struct kv_moved *moved;                     /* of the step that runs */
     struct dbuf *x, *h, *q, *k, *v, *att, *act; /* [max_rows, ..] */
     struct dbuf *lat_q, *lat_y;  /* latent attention: of all heads, [max_rows, ..] */
     struct dbuf *sum;            /* sp, experts: [max_rows, n_embd] */
@@ -159,6 +162,10 @@ int forward_gather(struct forward *f, struct dbuf *y, struct dbuf *x, int cols,
                    const struct shape *s, int first, int n, struct err *e);
 int forward_gather_x(struct forward *f, struct dbuf *y, const struct shape *s, int first,
                      int n, struct err *e);
+/* forward_tier.c: host memory, and what a step moves to and from it. */
+int forward_tier_new(struct forward *f, struct err *e);
+void forward_tier_free(struct forward *f);
+int forward_moves(struct forward *f, const struct step *st, struct err *e);
 /* The copies of blocks that a step begins with. */
 int forward_copies(struct forward *f, const struct shape *s, struct err *e);
 

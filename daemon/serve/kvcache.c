@@ -19,6 +19,7 @@
 #include "base/list.h"
 #include "base/mem.h"
 #include "daemon/serve/kvpool.h"
+#include "daemon/serve/kvtier.h"
 
 enum { MAX_GROUPS = 4 };
 
@@ -28,6 +29,8 @@ struct kvcache {
     struct list seqs;
     uint64_t query_tok, hit_tok;
     struct kv_match *match;
+    struct kvtier *tier; /* below group 0; NULL */
+    bool forming;
     int32_t *pins; /* of group 0's blocks, from the first pin on */
     int n_pinned;
 };
@@ -68,6 +71,12 @@ struct kvcache *kvcache_new(const struct kvcache_cfg *cfg)
     kv->cfg = *cfg;
     kv->cfg.shards = cfg->shards ? cfg->shards : 1;
     kv->match = xcalloc(1, sizeof(*kv->match));
+    if (cfg->reuse && cfg->n_host)
+        kv->tier = kvtier_new(&(struct kvtier_cfg){.n_host = cfg->n_host,
+                                                   .n_disk = cfg->n_disk,
+                                                   .block_tok = cfg->block_tok,
+                                                   .shards = kv->cfg.shards,
+                                                   .max_moves = cfg->max_moves});
     list_init(&kv->seqs);
     for (int g = 0; g < cfg->n_groups; g++)
         kvpool_init(&kv->pool[g], cfg->group[g].n_blocks, cfg->block_tok, kv->cfg.shards);
@@ -84,6 +93,7 @@ void kvcache_free(struct kvcache *kv)
         kvpool_done(&kv->pool[g]);
         free(kv->match->id[g]);
     }
+    kvtier_free(kv->tier);
     free(kv->match->hash);
     free(kv->match);
     free(kv->pins);
@@ -270,6 +280,98 @@ int kvseq_attach(struct kvseq *s, const int32_t *toks, int n)
     return s->len;
 }
 
+/* ---- the tiers below ---- */
+
+void kvcache_form(struct kvcache *kv, bool on) { kv->forming = on; }
+
+struct kvtier *kvcache_tier(struct kvcache *kv) { return kv->tier; }
+
+/* A block of the shard; what it held moves down. */
+static int32_t take(struct kvcache *kv, int g, int shard)
+{
+    struct kv_pool *p = &kv->pool[g];
+    int32_t cold = g == 0 && kv->tier && kv->forming ? kvpool_coldest(p, shard) : -1;
+
+    if (cold >= 0) {
+        const struct kv_block *b = &p->block[cold];
+        const struct kv_key k = {b->hash, b->before, b->depth, kvpool_toks(p, cold)};
+        kvtier_down(kv->tier, shard, cold, &k);
+    }
+    return kvpool_take(p, shard);
+}
+
+/* Key of the block after the chain up to `before`. */
+static struct kv_key next_key(const struct kvcache *kv, struct kvhash before, int depth,
+                              const int32_t *toks)
+{
+    return (struct kv_key){next_hash(kv, before, toks), before, depth, toks};
+}
+
+static struct kvhash last_hash(const struct kvseq *s)
+{
+    int n = s->len / s->kv->cfg.block_tok;
+
+    return n ? s->hash[n - 1] : s->root;
+}
+
+int kvseq_fetch(struct kvseq *s, const int32_t *toks, int n)
+{
+    struct kvcache *kv = s->kv;
+    int bt = kv->cfg.block_tok, from = s->len;
+
+    if (!kv->tier || !s->reuse)
+        return 0;
+    while (s->len + bt < n) {
+        struct kv_key k = next_key(kv, last_hash(s), s->len / bt, toks + s->len);
+        if (!kvtier_up(kv->tier, &k, s->table[0].id[s->len / bt]))
+            break;
+        kvseq_commit(s, toks + s->len, bt);
+    }
+    kv->hit_tok += (uint64_t)(s->len - from);
+    return s->len - from;
+}
+
+void kvseq_touch(struct kvseq *s, const int32_t *toks, int n)
+{
+    struct kvcache *kv = s->kv;
+    int bt = kv->cfg.block_tok;
+    struct kvhash before = last_hash(s);
+
+    if (!kv->tier || !s->reuse)
+        return;
+    for (int at = s->len; at + bt < n; at += bt) {
+        struct kv_key k = next_key(kv, before, at / bt, toks + at);
+        if (kvtier_find(kv->tier, &k) != KVTIER_HOST)
+            return;
+        kvtier_touch(kv->tier, &k);
+        before = k.hash;
+    }
+}
+
+uint64_t kvcache_want(struct kvcache *kv, int shard, uint64_t salt, const int32_t *toks,
+                      int n)
+{
+    int bt = kv->cfg.block_tok;
+    struct kvhash before = root_hash(kv, shard, salt);
+    uint64_t last = 0;
+
+    if (!kv->tier || !kv->cfg.n_disk)
+        return 0;
+    for (int at = 0; at + bt < n; at += bt) {
+        struct kv_key k = next_key(kv, before, at / bt, toks + at);
+        bool here = kvpool_find(&kv->pool[0], k.hash, k.before, k.toks) >= 0;
+        enum kvtier_where w = here ? KVTIER_HOST : kvtier_find(kv->tier, &k);
+        if (w == KVTIER_NOWHERE)
+            break;
+        if (w != KVTIER_HOST) {
+            uint64_t number = kvtier_want(kv->tier, shard, &k);
+            last = number ? number : last;
+        }
+        before = k.hash;
+    }
+    return last;
+}
+
 static int blocks_of(const struct kvcache *kv, int len)
 {
     return (len + kv->cfg.block_tok - 1) / kv->cfg.block_tok;
@@ -307,7 +409,7 @@ static void unshare(struct kvseq *s, int g, int from, int len, struct kv_copy *c
         int32_t old = t->id[i];
         if (old < 0 || !kvpool_shared(p, old))
             continue;
-        t->id[i] = kvpool_take(p, s->shard);
+        t->id[i] = take(s->kv, g, s->shard);
         copies[(*n_copies)++] = (struct kv_copy){g, old, t->id[i]};
         kvpool_unref(p, old);
     }
@@ -330,7 +432,7 @@ int kvseq_reserve(struct kvseq *s, int from, int len, struct kv_copy *copies,
         if (n_copy)
             unshare(s, g, from, len, copies, n_copies);
         while (s->table[g].n < blocks_of(kv, len))
-            table_push(&s->table[g], kvpool_take(&kv->pool[g], s->shard));
+            table_push(&s->table[g], take(kv, g, s->shard));
     }
     return 0;
 }
@@ -503,5 +605,5 @@ int kvcache_check(const struct kvcache *kv, struct err *e)
         if (rc < 0)
             return err_wrap(e, "KV group %d", g);
     }
-    return 0;
+    return kv->tier ? kvtier_check(kv->tier, e) : 0;
 }

@@ -26,7 +26,11 @@ struct kv_group {
     int window;   /* KV_WINDOW: positions kept */
 };
 
+struct kvtier;
+
 struct kvcache_cfg {
+    int n_host, n_disk; /* slots of the tiers below group 0 (kvtier.h), 0 = none */
+    int max_moves;      /* of a step, between the device and the host tier */
     int block_tok;
     int n_groups; /* 1 or more; group 0 decides admission figures */
     int shards;   /* 0 = 1; divides the blocks of each group */
@@ -64,6 +68,20 @@ void kvseq_free(struct kvseq *s);
 /* Attach the longest cached prefix of toks[0..n), whole blocks, at most n - 1 tokens so
  * that one is left to compute. On an empty sequence only. Returns the tokens attached. */
 int kvseq_attach(struct kvseq *s, const int32_t *toks, int n);
+/* After attach and reserve: what follows of toks in the host tier moves up into the
+ * sequence's blocks, whole ones, at most n - 1 tokens; committed at once, as the next
+ * step begins with the copies. Returns the tokens. */
+int kvseq_fetch(struct kvseq *s, const int32_t *toks, int n);
+/* What follows in the host tier what attach found is not to leave it now. */
+void kvseq_touch(struct kvseq *s, const int32_t *toks, int n);
+/* Read what of a prompt is on disk only into the host tier; the number of the last want
+ * (kvtier_want), 0 = none. */
+uint64_t kvcache_want(struct kvcache *kv, int shard, uint64_t salt, const int32_t *toks,
+                      int n);
+/* Between the two, blocks that are given up may move down; outside they are dropped,
+ * since nobody knows what writes into them before the next step. */
+void kvcache_form(struct kvcache *kv, bool on);
+struct kvtier *kvcache_tier(struct kvcache *kv); /* NULL without tiers */
 /* The same without attaching: for routing and admission. */
 int kvcache_peek(const struct kvcache *kv, int shard, uint64_t salt, const int32_t *toks,
                  int n);

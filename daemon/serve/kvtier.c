@@ -41,7 +41,7 @@ struct kvtier {
     struct want *want;
     int want_head, n_want;
     struct job job[KVTIER_JOBS];
-    uint64_t jobs;
+    uint64_t jobs, wanted, served;
     struct kvtier_stats st;
 };
 
@@ -208,18 +208,31 @@ enum kvtier_where kvtier_find(const struct kvtier *t, const struct kv_key *k)
     return coming(t, k) ? KVTIER_COMING : KVTIER_DISK;
 }
 
-void kvtier_want(struct kvtier *t, int shard, const struct kv_key *k)
+void kvtier_touch(struct kvtier *t, const struct kv_key *k)
+{
+    int32_t slot = find(&t->host, k);
+
+    if (slot >= 0 && !t->host.block[slot].ref)
+        touch(&t->host, slot);
+}
+
+uint64_t kvtier_served(const struct kvtier *t) { return t->served; }
+
+uint64_t kvtier_want(struct kvtier *t, int shard, const struct kv_key *k)
 {
     struct want *w = &t->want[(t->want_head + t->n_want) % WANTS];
     int32_t *toks = (int32_t *)w->key.toks;
 
+    if (kvtier_find(t, k) == KVTIER_COMING)
+        return t->wanted; /* by now, at the latest */
     if (t->n_want == WANTS || kvtier_find(t, k) != KVTIER_DISK)
-        return;
+        return 0;
     memcpy(toks, k->toks, (size_t)t->cfg.block_tok * sizeof(*toks));
     w->shard = shard;
     w->key = *k;
     w->key.toks = toks;
     t->n_want++;
+    return ++t->wanted;
 }
 
 static struct job *free_job(struct kvtier *t)
@@ -267,6 +280,7 @@ static bool read_job(struct kvtier *t, struct job *j, struct kv_job *ret)
         t->n_want--;
         if (j->out)
             return true;
+        t->served++;
     }
     return false;
 }
@@ -320,6 +334,7 @@ static void write_done(struct kvtier *t, const struct kv_job *j, bool ok)
 
 static void read_done(struct kvtier *t, const struct kv_job *j, bool ok)
 {
+    t->served++;
     kvpool_unref(&t->disk, j->disk);
     if (!ok && t->disk.block[j->disk].indexed)
         kvpool_forget(&t->disk, j->disk); /* what is there cannot be read */
@@ -364,6 +379,7 @@ static void forget_all(struct kv_pool *p)
 
 void kvtier_wipe(struct kvtier *t)
 {
+    t->served += (uint64_t)t->n_want;
     t->n_want = 0;
     forget_all(&t->host);
     forget_all(&t->disk);

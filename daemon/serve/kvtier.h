@@ -74,8 +74,12 @@ void kvtier_step_done(struct kvtier *t, uint64_t number);
 enum kvtier_where { KVTIER_NOWHERE, KVTIER_HOST, KVTIER_DISK, KVTIER_COMING };
 /* COMING: being read. */
 enum kvtier_where kvtier_find(const struct kvtier *t, const struct kv_key *k);
-/* Read it from disk into the host tier ahead of its use. */
-void kvtier_want(struct kvtier *t, int shard, const struct kv_key *k);
+/* Used now: it stays longer in the host tier. */
+void kvtier_touch(struct kvtier *t, const struct kv_key *k);
+/* Read it from disk into the host tier ahead of its use. Wants are numbered and served in
+ * order: kvtier_served says up to which; 0 = there is nothing to read. */
+uint64_t kvtier_want(struct kvtier *t, int shard, const struct kv_key *k);
+uint64_t kvtier_served(const struct kvtier *t);
 
 /* The next job for the disk; false: none now. At most KVTIER_JOBS are out. */
 enum { KVTIER_JOBS = 16 };

@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -559,6 +560,20 @@ const char *ranks_isa(const struct executor *x)
 enum dtype ranks_kv_type(const struct executor *x)
 {
     return ((const struct ranks *)x)->cfg.forward.kv_type;
+}
+
+int ranks_host(const struct executor *x, int slot, struct iovec *ret, int max)
+{
+    const struct ranks *r = (const struct ranks *)x;
+    int n = 0;
+
+    for (int i = 0; i < r->mesh.n && n < max; i++) {
+        const struct forward *f = r->rank[i].f;
+        void *p = forward_host(f, slot);
+        if (p)
+            ret[n++] = (struct iovec){p, forward_kv_layout(f)->block_bytes};
+    }
+    return n;
 }
 
 int ranks_count(const struct executor *x) { return ((const struct ranks *)x)->mesh.n; }

@@ -96,6 +96,10 @@ int ranks_changed_fd(const struct executor *x);
 bool ranks_routes(const struct executor *x, struct routes_dims *ret);
 /* The device of a rank of the expert group that has this layer of experts. */
 struct backend *ranks_backend(const struct executor *x, int layer, int rank);
+/* The parts of a slot of the host tier, in the order of the ranks that have one: their
+ * count, at most max. Stable as long as x. */
+struct iovec;
+int ranks_host(const struct executor *x, int slot, struct iovec *ret, int max);
 
 /* An executor that answers at once with token ids in a cycle, for measuring the rest. */
 int nullexec_new(const struct step_caps *caps, int n_vocab, struct executor **ret,

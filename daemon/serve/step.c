@@ -21,6 +21,7 @@ enum part {
     P_REFS,
     P_COPIES,
     P_BIASES,
+    P_MOVES,
     P_TOKS,
     P_PARENTS,
     P_POSITIONS,
@@ -35,6 +36,7 @@ static const size_t part_size[P_END] = {
     [P_REFS] = sizeof(struct step_ref),
     [P_COPIES] = sizeof(struct step_copy),
     [P_BIASES] = sizeof(struct step_bias),
+    [P_MOVES] = sizeof(struct step_move),
     [P_TOKS] = 4,
     [P_PARENTS] = 4,
     [P_POSITIONS] = 4,
@@ -49,7 +51,7 @@ static size_t part_cap(const struct step_caps *c, enum part p)
         [P_ITEMS] = c->items,   [P_SAMPLES] = c->samples, [P_REFS] = c->refs,
         [P_COPIES] = c->copies, [P_BIASES] = c->biases,   [P_TOKS] = c->toks,
         [P_PARENTS] = c->toks,  [P_POSITIONS] = c->toks,  [P_BLOCKS] = c->blocks,
-        [P_HIST] = c->hist,
+        [P_HIST] = c->hist,     [P_MOVES] = c->moves,
     };
     return (size_t)cap[p];
 }
@@ -84,7 +86,7 @@ struct step *step_new(const struct step_caps *c)
 void step_clear(struct step *s)
 {
     s->n_items = s->n_toks = s->n_blocks = s->n_samples = 0;
-    s->n_hist = s->n_biases = s->n_copies = s->n_refs = 0;
+    s->n_hist = s->n_biases = s->n_copies = s->n_refs = s->n_moves = 0;
     s->number = 0;
 }
 
@@ -94,7 +96,7 @@ static size_t part_used(const struct step *s, enum part p)
         [P_ITEMS] = s->n_items,   [P_SAMPLES] = s->n_samples, [P_REFS] = s->n_refs,
         [P_COPIES] = s->n_copies, [P_BIASES] = s->n_biases,   [P_TOKS] = s->n_toks,
         [P_PARENTS] = s->n_toks,  [P_POSITIONS] = s->n_toks,  [P_BLOCKS] = s->n_blocks,
-        [P_HIST] = s->n_hist,
+        [P_HIST] = s->n_hist,     [P_MOVES] = s->n_moves,
     };
     return (size_t)n[p];
 }
@@ -117,6 +119,7 @@ int32_t *step_hist(const struct step *s) { return part_at(s, P_HIST); }
 struct step_bias *step_biases(const struct step *s) { return part_at(s, P_BIASES); }
 struct step_copy *step_copies(const struct step *s) { return part_at(s, P_COPIES); }
 struct step_ref *step_refs(const struct step *s) { return part_at(s, P_REFS); }
+struct step_move *step_moves(const struct step *s) { return part_at(s, P_MOVES); }
 
 static bool in_range(int32_t off, int32_t n, int32_t total)
 {
@@ -233,6 +236,10 @@ int step_check(const struct step *s, size_t bytes, struct err *e)
     for (int32_t i = 0; i < s->n_copies; i++)
         if (step_copies(s)[i].src < 0 || step_copies(s)[i].dst < 0)
             return err_set(e, ERR_CORRUPT, "a step copies a negative block");
+    for (int32_t i = 0; i < s->n_moves; i++)
+        if (step_moves(s)[i].block < 0 || step_moves(s)[i].slot < 0 ||
+            (step_moves(s)[i].up & ~1))
+            return err_set(e, ERR_CORRUPT, "a step moves a block to nowhere");
     for (int32_t i = 0; i < s->n_biases; i++)
         if (step_biases(s)[i].id < 0 || !isfinite(step_biases(s)[i].bias))
             return err_set(e, ERR_CORRUPT, "a step has a bad bias");

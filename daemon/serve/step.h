@@ -20,6 +20,7 @@ enum { STEP_TOP_MAX = 20, STEP_TOK_REF = INT32_MIN };
 struct step_caps {
     int32_t items, toks, blocks, samples, hist, biases, copies, refs;
     int32_t outs; /* output rows of all items together */
+    int32_t moves;
 };
 
 /* Tokens tok[tok_off .. +n_tok) of one sequence at positions first_pos.. (a chain when
@@ -65,10 +66,17 @@ struct step_copy {
     int32_t src, dst; /* block ids, copied before anything else */
 };
 
+/* Before the copies, in this order: a block and a slot of the host tier (kvtier.h). */
+struct step_move {
+    int32_t block, slot;
+    int32_t up; /* 1: into the block */
+};
+
 struct step {
     uint32_t bytes; /* of the whole allocation */
     struct step_caps caps;
     int32_t n_items, n_toks, n_blocks, n_samples, n_hist, n_biases, n_copies, n_refs;
+    int32_t n_moves;
     uint64_t number; /* 1, 2, .. for watchdogs and recordings */
 };
 
@@ -87,6 +95,7 @@ int32_t *step_hist(const struct step *s);
 struct step_bias *step_biases(const struct step *s);
 struct step_copy *step_copies(const struct step *s);
 struct step_ref *step_refs(const struct step *s);
+struct step_move *step_moves(const struct step *s);
 /* Every index and range inside the capacities; for steps that crossed a process. */
 int step_check(const struct step *s, size_t bytes, struct err *e);
 

@@ -309,6 +309,48 @@ static void test_kv_copy(void **state)
     rig_close(&r);
 }
 
+/* Blocks that went to host memory and came back elsewhere serve as before. */
+static void kv_move_on(const char *backend)
+{
+    static const int len[] = {40, 40};
+    static const int seq1[] = {1}, n20[] = {20};
+    struct rig r;
+    struct feed f;
+
+    rig_open(&r, backend, "auto", 2, 2048);
+    feed_open(&f, &r, shapes[0], 9, 2, len);
+    f.alias = true; /* sequence 1 has the content of sequence 0 */
+    feed_step(&f, 1, (const int[]){0}, n20);
+    char *host = calloc(3, 1 << 20);
+    const struct kv_moved at[] = {{feed_block(&f, 0, 0), 2, false},
+                                  {feed_block(&f, 1, 0), 2, true},
+                                  {feed_block(&f, 0, 1), 2, false},
+                                  {feed_block(&f, 1, 1), 2, true}};
+    const struct kv_moved past = {0, 3, false}, none = {-1, 0, true};
+    struct op_kv_move mv = {f.kv, host, 3, at, 4};
+    rig_must(op_kv_move(r.s, &mv, &r.e), &r.e);
+    rig_must(stream_sync(r.s, &r.e), &r.e);
+    mv.n = 1;
+    mv.at = &past;
+    assert_int_equal(op_kv_move(r.s, &mv, &r.e), -1);
+    mv.at = &none;
+    assert_int_equal(op_kv_move(r.s, &mv, &r.e), -1);
+    f.done[1] = 20;
+    feed_step(&f, 1, seq1, n20);
+    feed_step(&f, 1, (const int[]){0}, n20);
+    assert_memory_equal(f.y[0] + 20 * 9 * 64, f.y[1] + 20 * 9 * 64, 20 * 9 * 64 * 4);
+    free(host);
+    feed_close(&f);
+    rig_close(&r);
+}
+
+static void test_kv_move(void **state)
+{
+    (void)state;
+    kv_move_on("cpu");
+    kv_move_on("far");
+}
+
 /* Two mappings of the exported arena show what the device wrote. */
 static void test_arena_export(void **state)
 {
@@ -346,7 +388,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attn_formula), cmocka_unit_test(test_attn_invariance),
         cmocka_unit_test(test_attn_stale),   cmocka_unit_test(test_kv_copy),
-        cmocka_unit_test(test_arena_export),
+        cmocka_unit_test(test_kv_move),      cmocka_unit_test(test_arena_export),
     };
 
     return test_main(argc, argv, "attn", tests, sizeof(tests) / sizeof(tests[0]));
