@@ -319,7 +319,7 @@ int kvseq_fetch(struct kvseq *s, const int32_t *toks, int n)
     struct kvcache *kv = s->kv;
     int bt = kv->cfg.block_tok, from = s->len;
 
-    if (!kv->tier || !s->reuse)
+    if (!kv->tier || !s->reuse || !kv->forming)
         return 0;
     while (s->len + bt < n) {
         struct kv_key k = next_key(kv, last_hash(s), s->len / bt, toks + s->len);

@@ -34,8 +34,8 @@ struct job {
 struct kvtier {
     struct kvtier_cfg cfg;
     struct kv_pool host, disk;
-    uint64_t *step; /* of each host slot */
-    uint64_t done;
+    uint64_t *step;       /* of each host slot */
+    uint64_t done, moved; /* steps; moved: the last one with copies */
     struct kv_move *moves;
     int n_moves;
     struct want *want;
@@ -167,8 +167,12 @@ int kvtier_moves(struct kvtier *t, uint64_t number, struct kv_move *ret)
         t->step[ret[i].slot] = number;
     }
     t->n_moves = 0;
+    if (n)
+        t->moved = number;
     return n;
 }
+
+bool kvtier_moving(const struct kvtier *t) { return t->n_moves || t->moved > t->done; }
 
 void kvtier_step_done(struct kvtier *t, uint64_t number)
 {

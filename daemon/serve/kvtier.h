@@ -71,6 +71,9 @@ int kvtier_moves(struct kvtier *t, uint64_t number, struct kv_move *ret);
 /* Steps up to number are done. */
 void kvtier_step_done(struct kvtier *t, uint64_t number);
 
+/* Are there copies that no step has begun with, or whose step is not done? */
+bool kvtier_moving(const struct kvtier *t);
+
 enum kvtier_where { KVTIER_NOWHERE, KVTIER_HOST, KVTIER_DISK, KVTIER_COMING };
 /* COMING: being read. */
 enum kvtier_where kvtier_find(const struct kvtier *t, const struct kv_key *k);

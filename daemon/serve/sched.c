@@ -34,6 +34,7 @@ void sched_step_caps(const struct sched_cfg *cfg, struct step_caps *ret)
                               .biases = 1024 + 64 * cfg->max_seqs,
                               .copies = cfg->max_seqs,
                               .refs = cfg->max_seqs,
+                              .moves = cfg->kv.n_host ? cfg->kv.max_moves : 0,
                               .outs = cfg->max_outs};
 }
 
@@ -64,6 +65,7 @@ struct sched *sched_new(const struct sched_cfg *cfg)
     for (int i = 0; i < SCHED_CLASSES; i++)
         list_init(&s->wclass[i]);
     s->order = xcalloc((size_t)s->max_run, sizeof(struct sched_seq *));
+    s->moves = xcalloc((size_t)cfg->kv.max_moves + 1, sizeof(*s->moves));
     s->flights = xcalloc((size_t)cfg->depth, sizeof(*s->flights));
     for (int i = 0; i < cfg->depth; i++)
         s->flights[i].items =
@@ -115,6 +117,7 @@ void sched_free(struct sched *s)
         free(s->flights[i].items);
     free(s->flights);
     free(s->order);
+    free(s->moves);
     idmap_done(&s->by_id);
     idmap_done(&s->groups);
     box_done(&s->box[0]);
@@ -369,6 +372,7 @@ static void on_add(struct sched *s, int64_t now, const struct sched_event *ev)
         sched_finish(s, now, q, FINISH_LENGTH, -1, NULL);
     else
         sched_enqueue(s, q);
+    sched_tier_want(s, now, q);
 }
 
 static void on_cancel(struct sched *s, int64_t now, uint64_t id)
@@ -432,6 +436,8 @@ void sched_stats(const struct sched *s, struct sched_stats *ret)
     ret->importing = s->n_importing;
     ret->held = s->n_held;
     kvcache_stats(s->kv, &ret->kv);
+    if (kvcache_tier(s->kv))
+        kvtier_stats(kvcache_tier(s->kv), &ret->tier);
 }
 
 bool sched_idle(const struct sched *s)

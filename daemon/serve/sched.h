@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "daemon/serve/kvcache.h"
+#include "daemon/serve/kvtier.h"
 #include "daemon/serve/step.h"
 
 struct err;
@@ -147,6 +148,7 @@ struct sched_stats {
     int held;              /* blocks that a pull may write into, their request gone */
     uint64_t imported_tok; /* positions whose KV came from another engine */
     struct kvcache_stats kv;
+    struct kvtier_stats tier; /* zero without tiers */
 };
 
 struct sched *sched_new(const struct sched_cfg *cfg);
@@ -169,6 +171,9 @@ const int32_t *sched_pull(struct sched *s, uint64_t id, uint64_t pull, int *ret_
 /* Outcomes since the last call: *ret of n entries. */
 size_t sched_out(struct sched *s, const struct sched_out **ret);
 void sched_stats(const struct sched *s, struct sched_stats *ret);
+/* The tiers below the device, for who works on the disk: same thread. After a job that is
+ * done ask for steps again. NULL without tiers. */
+struct kvtier *sched_tier(struct sched *s);
 /* Capacity of a step under this configuration. */
 void sched_step_caps(const struct sched_cfg *cfg, struct step_caps *ret);
 bool sched_idle(const struct sched *s); /* no request, nothing in flight */

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "daemon/serve/kvtier.h"
 
 static bool ends_it(const struct sched_seq *q, int32_t id)
 {
@@ -133,11 +134,14 @@ static void item_back(struct sched *s, int64_t now, const struct step_done *d,
 void sched_done(struct sched *s, int64_t now, const struct step_done *done)
 {
     struct flight *fl = &s->flights[s->flight_head];
+    struct kvtier *tier = kvcache_tier(s->kv);
 
     if (!s->n_flights || !fl->submitted || fl->ticket != done->ticket) {
         s->st.late++;
         return;
     }
+    if (tier)
+        kvtier_step_done(tier, done->number);
     for (int i = 0; i < fl->n_items; i++)
         item_back(s, now, done, &fl->items[i], i);
     s->flight_head = (s->flight_head + 1) % s->cfg.depth;

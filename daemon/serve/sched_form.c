@@ -446,7 +446,8 @@ static bool fill_step(struct form *f)
     fl->submitted = false;
     fill_granted(f, fl, true);
     fill_granted(f, fl, false);
-    if (!fl->n_items)
+    sched_tier_fill(s, f->st);
+    if (!fl->n_items && !f->st->n_moves)
         return false;
     f->st->number = ++s->steps;
     s->st.step_toks += (uint64_t)f->st->n_toks;
@@ -497,12 +498,14 @@ bool sched_next(struct sched *s, int64_t now_us, struct step *st)
     assert(!s->n_flights ||
            s->flights[(s->flight_head + s->n_flights - 1) % s->cfg.depth].submitted);
     form_begin(&f);
+    kvcache_form(s->kv, true);
     if (s->cfg.mode == SCHED_COLOCATED) {
         plan_colocated(&f);
     } else {
         plan_decodes(&f);
         plan_prefills(&f);
     }
+    kvcache_form(s->kv, false);
     return fill_step(&f);
 }
 

@@ -1,7 +1,8 @@
 /* daemon/serve/sched_impl.h - what the files of the scheduler share; nobody else
  * includes it. sched.c events and outcomes, sched_queue.c who waits and who runs,
- * sched_form.c the next step, sched_done.c what came back, sched_kv.c KV that goes to or
- * comes from another engine, sched_check.c invariants. */
+ * sched_tier.c what is in
+ * tiers below the device, sched_form.c the next step, sched_done.c what came back,
+ * sched_kv.c KV that goes to or comes from another engine, sched_check.c invariants. */
 #ifndef SERVE_SCHED_IMPL_H
 #define SERVE_SCHED_IMPL_H
 
@@ -13,7 +14,8 @@
 enum {
     SCHED_CLASSES = 32, /* waiting requests by log2 of their length */
     SCHED_AGE = 16,     /* admissions that may pass the oldest waiting request */
-    SCHED_TRIES = 16,   /* waiting requests looked at in one step */
+    SCHED_TIER_WAIT_US = 1000000, /* for reads from disk, at most */
+    SCHED_TRIES = 16,             /* waiting requests looked at in one step */
 };
 
 enum seq_state {
@@ -67,7 +69,9 @@ struct sched_seq {
     int exported;         /* blocks that were offered and pinned */
 
     int n_cached, n_preempted;
-    int had; /* positions computed before a preemption, or elsewhere */
+    int had;               /* positions computed before a preemption, or elsewhere */
+    uint64_t want;         /* number of its last read from disk; 0 = none */
+    int64_t want_until_us; /* no longer does it wait for that */
     bool started;
     int64_t add_us, start_us, first_us, last_us;
 };
@@ -127,6 +131,7 @@ struct sched {
     bool draining;
     struct flight *flights; /* ring of cfg.depth */
     int flight_head, n_flights;
+    struct kv_move *moves;    /* scratch: of a step, between tiers */
     struct sched_seq **order; /* scratch: running, oldest first */
     struct outbox box[2];
     int box_now;
@@ -167,6 +172,16 @@ void sched_group_ready(struct sched *s, struct sched_seq *q);
 bool sched_start(struct sched *s, int64_t now, struct sched_seq *q);
 void sched_preempt(struct sched *s, struct sched_seq *q);
 int sched_class(const struct sched_seq *q);
+
+/* sched_tier.c */
+/* It arrived: what of it is on disk is read ahead of its turn. */
+void sched_tier_want(struct sched *s, int64_t now, struct sched_seq *q);
+/* Its turn has not come: it is being read, or moves are under way that it must not meet.
+ */
+bool sched_tier_waits(const struct sched *s, int64_t now, const struct sched_seq *q);
+bool sched_tier_moving(const struct sched *s);
+/* Copies that the step begins with. */
+void sched_tier_fill(struct sched *s, struct step *st);
 
 /* sched_form.c */
 /* Tokens known or in the making. */

@@ -224,6 +224,8 @@ static struct kvseq *take_blocks(struct sched *s, struct sched_seq *q, int *ret_
         return NULL;
     struct kvseq *kv = kvseq_new(s->kv, shard, q->p.salt, !q->p.no_cache);
     int cached = kvseq_attach(kv, q->toks, attachable(q)), copies = 0;
+
+    kvseq_touch(kv, q->toks, attachable(q));
     /* attached blocks that nobody held are not available any more */
     if (kvseq_need(kv, cached, q->n_toks) + load[shard].running >
             kvcache_available(s->kv, shard) ||
@@ -231,15 +233,22 @@ static struct kvseq *take_blocks(struct sched *s, struct sched_seq *q, int *ret_
         kvseq_free(kv);
         return NULL;
     }
+    cached += kvseq_fetch(kv, q->toks, attachable(q));
     *ret_cached = cached;
     return kv;
 }
 
 bool sched_start(struct sched *s, int64_t now, struct sched_seq *q)
 {
+    bool import = q->p.handoff == GEN_IMPORT;
     int cached = 0;
-    struct kvseq *kv = take_blocks(s, q, &cached);
 
+    if (sched_tier_waits(s, now, q))
+        return false;
+    if (import) /* its blocks are written beside the steps */
+        kvcache_form(s->kv, false);
+    struct kvseq *kv = take_blocks(s, q, &cached);
+    kvcache_form(s->kv, true);
     if (!kv)
         return false;
     sched_unlink(s, q);
@@ -251,9 +260,10 @@ bool sched_start(struct sched *s, int64_t now, struct sched_seq *q)
     q->grant = 0;
     s->n_running++;
     insert_by_age(&s->running, &q->link, q->num, offsetof(struct sched_seq, link));
-    if (q->p.handoff == GEN_EXPORT)
+    if (q->p.handoff == GEN_EXPORT &&
+        !sched_tier_moving(s)) /* else with its first step */
         sched_export(s, q, false);
-    if (q->p.handoff == GEN_IMPORT)
+    if (import)
         sched_import_start(s, q);
     s->st.recomputed_tok += q->had > cached ? (uint64_t)(q->had - cached) : 0;
     if (q->started)

@@ -29,7 +29,7 @@ static inline int32_t sim_token(uint64_t h, uint64_t seed, int choice, int out_p
 }
 
 struct sim_slot {
-    uint64_t h;
+    uint64_t h, before;
     int32_t pos;
 };
 
@@ -46,6 +46,9 @@ struct sim_exec {
     struct step_caps caps;
     int block_tok, n_blocks, max_outs;
     struct sim_slot *slot;
+    struct sim_slot *host, *disk;   /* of the tiers below; NULL */
+    struct kv_job job[KVTIER_JOBS]; /* under way */
+    int n_jobs;
     int *writer; /* per block: item of this step + 1 */
     uint64_t ticket;
     struct step *flight[SIM_DEPTH];
@@ -66,6 +69,10 @@ static inline void sim_exec_init(struct sim_exec *x, const struct sched_cfg *cfg
     x->n_blocks = cfg->kv.group[0].n_blocks;
     x->max_outs = cfg->max_outs;
     x->slot = xcalloc((size_t)x->n_blocks * (size_t)x->block_tok, sizeof(*x->slot));
+    x->host =
+        xcalloc((size_t)cfg->kv.n_host * (size_t)x->block_tok + 1, sizeof(*x->slot));
+    x->disk =
+        xcalloc((size_t)cfg->kv.n_disk * (size_t)x->block_tok + 1, sizeof(*x->slot));
     x->writer = xcalloc((size_t)x->n_blocks, sizeof(*x->writer));
     for (int i = 0; i < SIM_DEPTH; i++)
         x->flight[i] = step_new(&x->caps);
@@ -80,6 +87,8 @@ static inline void sim_exec_init(struct sim_exec *x, const struct sched_cfg *cfg
 static inline void sim_exec_done(struct sim_exec *x)
 {
     free(x->slot);
+    free(x->host);
+    free(x->disk);
     free(x->writer);
     for (int i = 0; i < SIM_DEPTH; i++)
         free(x->flight[i]);
@@ -110,6 +119,46 @@ static inline struct sim_slot *sim_slot_at(struct sim_exec *x, const struct step
     int32_t id = step_blocks(st)[it->block_off + b];
     assert_true(id >= 0 && id < x->n_blocks);
     return &x->slot[id * x->block_tok + pos % x->block_tok];
+}
+
+static inline void sim_block_copy(struct sim_exec *x, struct sim_slot *to, int at,
+                                  const struct sim_slot *from, int of)
+{
+    memcpy(to + at * x->block_tok, from + of * x->block_tok,
+           (size_t)x->block_tok * sizeof(*to));
+}
+
+/* What a step begins with. */
+static inline void sim_moves(struct sim_exec *x, const struct step *st)
+{
+    for (int i = 0; i < st->n_moves; i++) {
+        const struct step_move *m = &step_moves(st)[i];
+        if (m->up)
+            sim_block_copy(x, x->slot, m->block, x->host, m->slot);
+        else
+            sim_block_copy(x, x->host, m->slot, x->slot, m->block);
+    }
+}
+
+/* A job for the disk begins, and one ends: copied when it ends, or not at all. */
+static inline bool sim_disk(struct sim_exec *x, struct sched *s, bool begin, bool ok)
+{
+    struct kvtier *t = sched_tier(s);
+
+    if (begin && x->n_jobs < KVTIER_JOBS && kvtier_job(t, &x->job[x->n_jobs])) {
+        x->n_jobs++;
+        return true;
+    }
+    if (begin || !x->n_jobs)
+        return false;
+    struct kv_job j = x->job[0];
+    memmove(x->job, x->job + 1, (size_t)--x->n_jobs * sizeof(j));
+    if (ok && j.write)
+        sim_block_copy(x, x->disk, j.disk, x->host, j.host);
+    else if (ok)
+        sim_block_copy(x, x->host, j.host, x->disk, j.disk);
+    kvtier_job_done(t, j.id, ok);
+    return true;
 }
 
 /* No item writes a block that another one of the step reads or writes. */
@@ -207,13 +256,18 @@ static inline void sim_item(struct sim_exec *x, const struct step *st,
         if (p->pos != it->first_pos - 1)
             h = 0; /* seen in the text, unless the item is void */
     }
+    for (int i = 1; i < it->first_pos; i++) /* likewise a gap anywhere in its context */
+        if (sim_slot_at(x, st, it, i)->before != sim_slot_at(x, st, it, i - 1)->h)
+            h = 0;
+
     for (int i = 0; i < it->n_tok; i++) {
         int32_t id = tok[i];
         if (id == STEP_TOK_REF && (id = sim_resolve(x, st, it->tok_off + i)) < 0)
             return; /* built on a token that was not accepted */
+        uint64_t before = h;
         h = sim_mix(h, (uint64_t)id);
         *sim_slot_at(x, st, it, it->first_pos + i) =
-            (struct sim_slot){h, it->first_pos + i};
+            (struct sim_slot){h, before, it->first_pos + i};
         if (i < it->out_from || (i == it->n_tok - 1 && it->sample >= 0))
             continue;
         r->n_scored++;
@@ -232,6 +286,7 @@ static inline void sim_run(struct sim_exec *x, struct step_done *ret)
 
     *d = (struct sim_done){.ticket = ticket, .results = d->results, .toks = d->toks};
     sim_check_writers(x, st);
+    sim_moves(x, st);
     for (int i = 0; i < st->n_items; i++)
         sim_item(x, st, &step_items(st)[i], d);
     *ret = (struct step_done){.ticket = ticket,

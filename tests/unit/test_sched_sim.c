@@ -243,6 +243,16 @@ static void submit_all(struct sim *w)
         sched_submitted(w->s, w->now, sim_submit(&w->x, w->st));
         check_all(w);
     }
+    /* what waits for the disk may: its reads come to an end */
+    while (w->x.n_flight == 0 && !sched_idle(w->s) && w->cfg.kv.n_disk) {
+        bool begun = sim_disk(&w->x, w->s, true, true);
+        if (!sim_disk(&w->x, w->s, false, true) && !begun)
+            break;
+        if (form(w)) {
+            w->steps++;
+            sched_submitted(w->s, w->now, sim_submit(&w->x, w->st));
+        }
+    }
     if (w->x.n_flight == 0 && !sched_idle(w->s))
         fail_msg("step %llu: requests are there and nothing runs",
                  (unsigned long long)w->steps);
@@ -277,6 +287,8 @@ static void sim_loop(struct sim *w)
         if (rnd(w, 12) == 0)
             sim_cancel(w);
         submit_all(w);
+        for (int n = w->cfg.kv.n_disk ? rnd(w, 4) : 0; n > 0; n--)
+            sim_disk(&w->x, w->s, rnd(w, 2), rnd(w, 20));
         if (w->x.n_flight && (w->x.n_flight == w->cfg.depth || rnd(w, 2)))
             complete_one(w);
         if (rnd(w, 12) == 0) {
@@ -287,6 +299,8 @@ static void sim_loop(struct sim *w)
     }
     while (w->x.n_flight)
         complete_one(w);
+    while (w->x.n_jobs)
+        sim_disk(&w->x, w->s, false, true);
     drain_outs(w);
 }
 
@@ -348,7 +362,18 @@ static struct sched_cfg vary(uint64_t *rng, int shards)
     return c;
 }
 
-static void worlds(int shards)
+/* Tiers below, from too small to be of use to larger than the device's. */
+static void add_tiers(uint64_t *rng, struct sched_cfg *c)
+{
+    int n = c->kv.group[0].n_blocks;
+
+    c->kv.reuse = true;
+    c->kv.n_host = 1 + (int)(test_rand(rng) % (uint64_t)(2 * n));
+    c->kv.n_disk = test_rand(rng) % 3 ? (int)(test_rand(rng) % (uint64_t)(3 * n)) : 0;
+    c->kv.max_moves = test_rand(rng) % 4 ? 2 * n : 3;
+}
+
+static void worlds(int shards, bool tiers)
 {
     uint64_t rng = test_seed() * 1000 + (uint64_t)shards;
     struct sched_stats sum = {0}, v;
@@ -356,6 +381,8 @@ static void worlds(int shards)
 
     for (int done = 0; done < sim_requests(); done += n_each) {
         struct sched_cfg c = vary(&rng, shards);
+        if (tiers)
+            add_tiers(&rng, &c);
         uint64_t seed = test_rand(&rng);
         int odd = test_rand(&rng) % 2 ? 20 : 0;
         uint64_t errors = test_rand(&rng) % 4 ? 0 : 60;
@@ -368,11 +395,19 @@ static void worlds(int shards)
         sum.recomputed_tok += v.recomputed_tok;
         sum.cached_tok += v.cached_tok;
         sum.kv.evicted += v.kv.evicted;
+        sum.tier.up += v.tier.up;
+        sum.tier.down += v.tier.down;
+        sum.tier.read += v.tier.read;
+        sum.tier.written += v.tier.written;
     }
     printf("# %d refused, %llu steps, %llu preemptions, %llu tokens recomputed, %llu "
            "cached\n",
            refused, (unsigned long long)sum.steps, (unsigned long long)sum.preemptions,
            (unsigned long long)sum.recomputed_tok, (unsigned long long)sum.cached_tok);
+    printf("# %llu blocks down, %llu up, %llu written, %llu read\n",
+           (unsigned long long)sum.tier.down, (unsigned long long)sum.tier.up,
+           (unsigned long long)sum.tier.written, (unsigned long long)sum.tier.read);
+    assert_true(!tiers || (sum.tier.up > 100 && sum.tier.read > 100));
     /* the world was hard enough to mean something */
     assert_true(sum.preemptions > 100 && sum.late > 0 && sum.recomputed_tok > 0 &&
                 sum.cached_tok > 0 && sum.kv.evicted > 0);
@@ -381,13 +416,20 @@ static void worlds(int shards)
 static void test_worlds(void **state)
 {
     (void)state;
-    worlds(1);
+    worlds(1, false);
 }
 
 static void test_shards(void **state)
 {
     (void)state;
-    worlds(2);
+    worlds(2, false);
+}
+
+static void test_tiers(void **state)
+{
+    (void)state;
+    worlds(1, true);
+    worlds(2, true);
 }
 
 int main(int argc, char **argv)
@@ -395,6 +437,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_worlds),
         cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_tiers),
     };
     return test_main(argc, argv, "sched_sim", tests, sizeof(tests) / sizeof(tests[0]));
 }
