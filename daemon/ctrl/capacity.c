@@ -3,15 +3,19 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/domain.h"
 #include "daemon/serve/engine_fit.h"
 #include "daemon/serve/forward.h"
+#include "daemon/serve/mesh.h"
 #include "daemon/serve/model.h"
 #include "kernels/backend.h"
+#include "kernels/comm.h"
 #include "topo/graph.h"
 
 #define GB 1e9
@@ -230,6 +234,25 @@ static double pool_bytes(const struct ledger *g, const struct ledger_ask *a,
     return a->page_bytes > 0 ? ceil(bytes / a->page_bytes) * a->page_bytes : bytes;
 }
 
+/* The ledger counts the experts of the rank with the most; this one may have fewer. */
+static double experts_less(const struct shapes *s, const struct layout *l,
+                           const struct ledger *g, int rank)
+{
+    int64_t from, to, most = (s->n_expert + l->ep - 1) / l->ep;
+    struct mesh *m;
+
+    if (l->ep < 2 || s->n_expert % l->ep == 0)
+        return 0;
+    m = xcalloc(1, sizeof(*m));
+    to = from = 0;
+    if (mesh_make(l, m, NULL) == 0)
+        comm_shard(s->n_expert, l->ep, m->ranks[rank].at[MESH_EP], &from, &to);
+    free(m);
+    return to > from
+               ? g->weights[PART_EXPERTS] * (double)(most - (to - from)) / (double)most
+               : 0;
+}
+
 void capacity_rank(const struct shapes *s, const struct layout *l,
                    const struct conf_instance *i, int n_ctx, int n_blocks, int rank,
                    struct capacity_rank *ret)
@@ -240,7 +263,7 @@ void capacity_rank(const struct shapes *s, const struct layout *l,
     ask_of(i, l, 0, n_ctx, n_blocks, &a);
     ledger_stage(s, l, &a, rank / layout_stage(l), &g);
     *ret = (struct capacity_rank){
-        .weights = g.weights_all + g.slots,
+        .weights = g.weights_all + g.slots - experts_less(s, l, &g, rank),
         .kv = pool_bytes(&g, &a, s, l, n_blocks),
         .scratch = g.activations + g.workspace + g.routed + g.comm,
     };
