@@ -17,7 +17,7 @@
 #include "topo/expertplan_impl.h"
 
 enum {
-    WORK = 40000,  /* moves looked at in a layer, in all */
+    WORK = 25000,  /* moves looked at in a layer, in all */
     TRIES = 400,   /* placings anew */
     PLACED = 40000 /* slots filled in them */
 };

@@ -39,8 +39,8 @@ struct expert_ask {
     const int *slots;     /* [n_device]: most copies a layer; NULL: n_slot each */
     const uint8_t *out;   /* [n_device]: 1 = cordoned or lost; NULL: none */
     const int *host;      /* [n_device]; NULL: one host */
-    const double *with;   /* [n_expert * n_expert]: how often chosen for one token, both
-                           * ways; NULL: no affinity. Of all layers alike */
+    const double *with;   /* [n_layer * n_expert * n_expert]: how often both were chosen
+                           * for one token, either way round; NULL: no affinity */
     double affinity;      /* how far above the mean a device may be loaded for its sake,
                            * 0.1 = 10 %; 0 = no affinity */
     int64_t expert_bytes; /* of one expert of one layer */

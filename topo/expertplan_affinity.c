@@ -37,10 +37,16 @@ static int number_hosts(const struct expert_ask *a, int *host)
     return n;
 }
 
-/* Weight of the pairs of expert x that no host has both of. */
-static double apart_of(const struct expert_ask *a, int x, const int *on, int n_host)
+static const double *pairs_of(const struct expert_ask *a, int layer, int x)
 {
-    const double *with = a->with + (size_t)x * a->n_expert;
+    return a->with + ((size_t)layer * a->n_expert + x) * a->n_expert;
+}
+
+/* Weight of the pairs of expert x that no host has both of. */
+static double apart_of(const struct expert_ask *a, int layer, int x, const int *on,
+                       int n_host)
+{
+    const double *with = pairs_of(a, layer, x);
     double sum = 0;
 
     for (int f = 0; f < a->n_expert; f++) {
@@ -58,6 +64,12 @@ static void shift(const struct gather *k, int x, int from, int to, int by)
     k->on[x * k->n_host + k->host[to]] += by;
 }
 
+static double both(const struct gather *k, int e, int f)
+{
+    return apart_of(k->y->a, k->y->layer, e, k->on, k->n_host) +
+           apart_of(k->y->a, k->y->layer, f, k->on, k->n_host);
+}
+
 /* Swaps slot s of g and slot t of h where that is better. */
 static bool try_swap(struct gather *k, int g, int s, int h, int t)
 {
@@ -70,10 +82,10 @@ static bool try_swap(struct gather *k, int g, int s, int h, int t)
     double d = elayer_per(y, e) - elayer_per(y, f);
     if (fmax(y->load[g] - d, y->load[h] + d) > k->most)
         return false;
-    double before = apart_of(a, e, k->on, k->n_host) + apart_of(a, f, k->on, k->n_host);
+    double before = both(k, e, f);
     shift(k, e, g, h, 1);
     shift(k, f, h, g, 1);
-    double after = apart_of(a, e, k->on, k->n_host) + apart_of(a, f, k->on, k->n_host);
+    double after = both(k, e, f);
     if (after < before - 1e-9 * k->total) {
         elayer_drop(y, g, s);
         elayer_drop(y, h, t);
@@ -101,7 +113,7 @@ void elayer_gather(struct elayer *y)
             k.on[y->slot[i] * k.n_host + k.host[i / a->n_slot]]++;
     for (int x = 0; x < a->n_expert; x++)
         for (int f = 0; f < a->n_expert; f++)
-            k.total += f == x ? 0 : a->with[(size_t)x * a->n_expert + f];
+            k.total += f == x ? 0 : pairs_of(a, y->layer, x)[f];
     for (int sweep = 0; sweep < SWEEPS && better && k.total > 0; sweep++) {
         better = false;
         for (int i = 0; i < a->n_device * a->n_slot; i++)
@@ -132,9 +144,9 @@ double expertplan_apart(const struct expert_ask *a, const int16_t *map)
             if (map[i] >= 0 && !(a->out && a->out[i / a->n_slot]))
                 on[map[i] * n_host + host[i / a->n_slot]]++;
         for (int x = 0; x < a->n_expert; x++) {
-            apart += apart_of(a, x, on, n_host);
+            apart += apart_of(a, l, x, on, n_host);
             for (int f = 0; f < a->n_expert; f++)
-                total += f == x ? 0 : a->with[(size_t)x * a->n_expert + f];
+                total += f == x ? 0 : pairs_of(a, l, x)[f];
         }
     }
     free(host);

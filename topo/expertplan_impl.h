@@ -9,6 +9,7 @@
  * equal ones, and idle is set. */
 struct elayer {
     const struct expert_ask *a;
+    int layer;
     int n_use;    /* devices that are not out */
     double scale; /* from load to scaled load */
     bool idle;

@@ -104,6 +104,7 @@ void elayer_load(struct elayer *y, int layer, const int16_t *map)
     const struct expert_ask *a = y->a;
     size_t pairs = (size_t)a->n_expert * a->n_device;
 
+    y->layer = layer;
     weigh(y, layer);
     memset(y->at, 0xff, pairs * sizeof(*y->at));
     memset(y->slot, 0xff, (size_t)a->n_device * a->n_slot * sizeof(*y->slot));

@@ -290,12 +290,14 @@ int controller_replan(struct controller *c, const struct routes *r,
                (size_t)c->n_expert * sizeof(*load));
     }
     want = xcalloc(map_size(c), sizeof(*want));
-    rc =
-        m == CONTROLLER_EPLB ? eplb_map(&a, 1, want, e) : expertplan_offline(&a, want, e);
+    rc = m == CONTROLLER_EPLB ? eplb_map(&a, d->n_group > 0 ? d->n_group : 1, want, e)
+                              : expertplan_offline(&a, want, e);
     if (rc == 0)
         rc = expertplan_diff(&a, c->map, want, &c->moves, e);
     if (rc == 0) {
         controller_say(c, &a, l);
+        c->act.apart_before = expertplan_apart(&a, c->map);
+        c->act.apart_after = expertplan_apart(&a, c->moves.map);
         snprintf(c->act.why, sizeof(c->act.why), "asked for: a plan from nothing by %s",
                  m == CONTROLLER_EPLB ? "EPLB" : "the planner");
         take_up(c, true, now_us);

@@ -61,6 +61,10 @@ struct controller_devices {
     const int *slots;   /* [n_rank]: most copies a layer; NULL: all */
     const int *host;    /* [n_rank]; NULL: one */
     int64_t expert_bytes;
+    int n_group; /* the model's groups of experts, for EPLB; 0: none */
+    /* For plans from nothing, see expert_ask; NULL and 0: no affinity. */
+    const double *with;
+    double affinity;
 };
 
 /* What was counted since the last call; without warm-up and idle filling. Borrowed. */
@@ -105,6 +109,9 @@ struct controller_actions {
     const struct controller_layer *layer;
     int n_layer;
     int64_t bytes, bytes_per_step; /* the second: most that a step may copy, > 0 */
+    /* Of a plan from nothing: pairs of experts chosen together that no host has both of,
+     * before and after, 0 to 1: what crosses hosts. 0 without affinity data. */
+    double apart_before, apart_after;
     uint64_t call_back; /* a plan in hand to abort to its last whole group; 0 */
     const struct controller_outcome *outcome;
     int n_outcome;

@@ -33,6 +33,8 @@ struct expert_ask controller_ask(const struct controller *c,
                                .slots = d->slots,
                                .out = d->out,
                                .host = d->host,
+                               .with = d->with,
+                               .affinity = d->affinity,
                                .expert_bytes = d->expert_bytes};
 }
 

@@ -25,6 +25,10 @@
 
 enum { SEEDS = 10, MOVES = 15 /* of a hundred slots, the most that ours may write */ };
 
+/* What a written slot costs, of a device's mean load, so that gains smaller than that are
+ * left alone. */
+static const double write_cost = 0.001;
+
 struct loads {
     int n_layer, n_expert;
     double *was, *is;
@@ -152,6 +156,16 @@ static double balance(const struct expert_ask *a, const int16_t *map, bool share
     return sum / a->n_layer;
 }
 
+/* Of a device in a layer. */
+static double mean_load(const struct loads *k, int n_device)
+{
+    double sum = 0;
+
+    for (int i = 0; i < k->n_layer * k->n_expert; i++)
+        sum += k->is[i];
+    return sum / k->n_layer / n_device;
+}
+
 struct result {
     double old, eplb, offline, ours, ours_poured; /* balancedness; poured: best shares */
     double moved_eplb, moved;                     /* slots */
@@ -191,6 +205,7 @@ static void run(const struct loads *k, int n_device, int n_slot, struct result *
     r->offline += balance(&a, fresh, false);
     r->old += balance(&a, map, false);
     b.max_moves = (int)slots * MOVES / 100;
+    b.copy_Bps = 1e6 / (write_cost * mean_load(k, n_device));
     if (expertplan_step(&a, map, &b, &m, &e) < 0)
         die(&e);
     for (int i = 0; i < m.n; i++)

@@ -478,6 +478,21 @@ static void on_request(void **st)
         finish_moves(w);
         assert_true(balanced(w) > 0.9);
     }
+    static double with[L * X * X]; /* experts of one parity are chosen together */
+    int host[D] = {0, 0, 0, 0, 1, 1, 1, 1};
+    for (int i = 0; i < L * X * X; i++)
+        with[i] = (i % X + i / X) % 2 ? 1 : 9;
+    w->dev.host = host;
+    w->dev.with = with;
+    w->dev.affinity = 0.1;
+    assert_int_equal(controller_replan(w->c, &w->r, &w->dev, &w->lim, CONTROLLER_PLANNER,
+                                       w->now, &act, &e),
+                     0);
+    assert_true(act->apart_before > 0 && act->apart_after < 0.8 * act->apart_before);
+    w->act = act;
+    obey(w);
+    finish_moves(w);
+    assert_true(balanced(w) > 0.85);
     w->r.d.n_slot = S + 1;
     assert_int_equal(controller_preview(w->c, &w->r, &w->dev, &w->lim, w->now, &act, &e),
                      -1);
