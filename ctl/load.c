@@ -1,5 +1,4 @@
 /* ctl/load.c - the verbs load, load show and load compare. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,13 +6,13 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/contract.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "ctl/args.h"
 #include "ctl/ask.h"
 #include "ctl/file.h"
 #include "ctl/line.h"
-#include "ctl/load_contract.h"
 #include "ctl/load_plan.h"
 #include "ctl/load_run.h"
 #include "ctl/plot.h"
@@ -340,8 +339,8 @@ int run_load_compare(struct session *s, const struct verb *v, const struct args 
     if (rc == 0)
         rc = get_run(s, args_get(a, "B"), &y, e);
     if (rc == 0)
-        rc = load_contract_compare(json_object_get(x.root, "contract"),
-                                   json_object_get(y.root, "contract"), &differs, e);
+        rc = contract_compare(json_object_get(x.root, "contract"),
+                              json_object_get(y.root, "contract"), &differs, e);
     if (rc == 0) {
         both.root = json_pack("{s:o, s:o}", "figures", compared(x.root, y.root),
                               "differs", differs);

@@ -1,6 +1,6 @@
 /* state/loads.h - load runs at rest: what was compared (the contract) and what came out.
  *
- * Both are JSON that llmctl load made (ctl/load_contract.h); nothing here looks inside.
+ * Both are JSON that llmctl load made (base/contract.h); nothing here looks inside.
  * The last 1000 are kept. Control thread. */
 #ifndef STATE_LOADS_H
 #define STATE_LOADS_H

@@ -1,12 +1,14 @@
-/* daemon/api/loads.c - load runs: the daemon's part of their contract, kept, shown. */
-#include "daemon/api/loads.h"
-
+/* daemon/api/loads.c - load runs: the daemon's part of their contract, kept, shown.
+ *
+ * That part is not the sender's to say: which model and build, at which precision, on
+ * which rack, in which mode and layout, under which revision. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/sha256.h"
 #include "daemon/api/conn.h"
 #include "daemon/api/ctlqueue.h"
 #include "daemon/api/handler.h"
@@ -27,16 +29,29 @@ enum { MAX_MODELS = 64, MAX_INSTANCES = 64, LIST_DEFAULT = 50, HASH_SHOWN = 16 }
 
 /* ---- whose model ---- */
 
+/* The model that a question about an instance is about, with the hash of its file; made
+ * on a worker, carried to the control thread. */
+struct subject {
+    const struct served *m; /* held */
+    char model_hash[SHA256_CHARS + 1];
+};
+
+/* An instance and its engines: NAME, NAME:2 .., NAME/prefill, NAME/decode:2 .. */
 static bool belongs(const char *name, const char *instance)
 {
     size_t n = strlen(instance);
 
-    return !strncmp(name, instance, n) && (!name[n] || name[n] == ':');
+    return !strncmp(name, instance, n) && (!name[n] || name[n] == ':' || name[n] == '/');
+}
+
+static void instance_of(const struct served *m, char ret[64])
+{
+    snprintf(ret, 64, "%.*s", (int)strcspn(m->instance, ":/"), m->instance);
 }
 
 static void subject_free(void *arg)
 {
-    struct load_subject *s = arg;
+    struct subject *s = arg;
 
     router_unref(NULL, s->m);
     free(s);
@@ -66,9 +81,10 @@ static const struct served *model_of(struct conn *c, const char *instance, struc
     return found;
 }
 
-int load_subject_new(struct conn *c, const char *instance, struct load_subject **ret)
+/* Reads the model's file. -1: answered already. */
+static int subject_new(struct conn *c, const char *instance, struct subject **ret)
 {
-    struct load_subject *s = xcalloc(1, sizeof(*s));
+    struct subject *s = xcalloc(1, sizeof(*s));
     struct err e = {0};
 
     s->m = model_of(c, instance, &e);
@@ -85,10 +101,11 @@ int load_subject_new(struct conn *c, const char *instance, struct load_subject *
 
 /* ---- the daemon's part of a contract ---- */
 
-/* Of an instance and its replicas, which are called NAME:2, NAME:3 .. */
+/* Of an instance with all its engines. */
 struct fleet_sum {
     struct instance_status one; /* of the first that is ready */
-    int replicas, ranks;
+    int replicas, ranks, threads;
+    char layout[140]; /* of both pools, where there are two */
 };
 
 static int sum_up(struct conn *c, const char *instance, struct fleet_sum *ret,
@@ -96,14 +113,23 @@ static int sum_up(struct conn *c, const char *instance, struct fleet_sum *ret,
 {
     struct instance_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
     int n = router_instances(c->h->router, s, MAX_INSTANCES);
+    const char *pool, *pool_of = NULL;
 
     memset(ret, 0, sizeof(*ret));
     for (int i = 0; i < n; i++) {
         if (!belongs(s[i].name, instance) || s[i].state != INSTANCE_READY)
             continue;
-        if (!ret->replicas++)
+        if (!ret->replicas++) {
             ret->one = s[i];
+            snprintf(ret->layout, sizeof(ret->layout), "%s", s[i].layout);
+        }
         ret->ranks += s[i].n_ranks > 0 ? s[i].n_ranks : 1;
+        ret->threads += s[i].n_threads;
+        pool = strchr(s[i].name, '/');
+        if (pool && pool_of && pool[1] != pool_of[1] && !strchr(ret->layout, '|'))
+            snprintf(ret->layout + strlen(ret->layout),
+                     sizeof(ret->layout) - strlen(ret->layout), " | %s", s[i].layout);
+        pool_of = pool_of ? pool_of : pool;
     }
     free(s);
     if (!ret->replicas)
@@ -130,15 +156,25 @@ static void put_rack(struct conn *c, struct jw *w)
     domain_put(v);
 }
 
-int load_served_put(struct conn *c, const struct load_subject *s, struct jw *w,
-                    struct err *e)
+/* That of the configuration: an engine of a pool has one of its own. */
+static const char *mode_of(struct conn *c, const char *instance, const char *engine)
+{
+    struct conf *conf = c->h->cfg.confmgr ? confmgr_conf(c->h->cfg.confmgr) : NULL;
+    const struct conf_instance *i = conf ? conf_instance(conf, instance) : NULL;
+    bool split = i && i->mode == CONF_SPLIT;
+
+    conf_unref(conf);
+    return split ? "split" : engine;
+}
+
+static int served_put(struct conn *c, const struct subject *s, struct jw *w,
+                      struct err *e)
 {
     struct fleet_sum f;
     struct rev_point p;
     char hash[HASH_SHOWN + 1], name[64];
 
-    snprintf(name, sizeof(name), "%.*s", (int)strcspn(s->m->instance, ":"),
-             s->m->instance);
+    instance_of(s->m, name);
     if (sum_up(c, name, &f, e) < 0)
         return -1;
     snprintf(hash, sizeof(hash), "%.*s", HASH_SHOWN, s->model_hash);
@@ -151,11 +187,11 @@ int load_served_put(struct conn *c, const struct load_subject *s, struct jw *w,
     jw_kstr(w, "precision", s->m->main_type);
     jw_kstr(w, "kv_type", f.one.kv_type);
     jw_kint(w, "ctx", s->m->n_ctx);
-    jw_kstr(w, "mode", f.one.mode);
-    jw_kstr(w, "layout", f.one.layout);
+    jw_kstr(w, "mode", mode_of(c, name, f.one.mode));
+    jw_kstr(w, "layout", f.layout);
     jw_kint(w, "replicas", f.replicas);
     jw_kint(w, "devices", f.ranks);
-    jw_kint(w, "threads", f.one.n_threads);
+    jw_kint(w, "threads", f.threads);
     put_rack(c, w);
     jw_kstr(w, "build", c->h->version);
     jw_kint(w, "revision", p.running);
@@ -165,11 +201,14 @@ int load_served_put(struct conn *c, const struct load_subject *s, struct jw *w,
 }
 
 /* What the sender wants to know beside the contract. */
-static void put_hints(struct conn *c, const struct load_subject *s, struct jw *w)
+static void put_hints(struct conn *c, const struct subject *s, struct jw *w)
 {
     struct conf *conf = c->h->cfg.confmgr ? confmgr_conf(c->h->cfg.confmgr) : NULL;
-    const struct conf_instance *i = conf ? conf_instance(conf, s->m->instance) : NULL;
+    const struct conf_instance *i;
+    char name[64];
 
+    instance_of(s->m, name);
+    i = conf ? conf_instance(conf, name) : NULL;
     jw_kint(w, "vocab", s->m->n_vocab);
     jw_kint(w, "max_seqs", i ? i->max_seqs : 64);
     jw_kint(w, "step_tok", i ? i->step_tok : 512);
@@ -186,7 +225,7 @@ static void answer_contract(struct conn *c)
     struct reply r;
 
     reply_open(&r);
-    if (load_served_put(c, c->carry, &r.w, &e) < 0) {
+    if (served_put(c, c->carry, &r.w, &e) < 0) {
         buf_done(&r.b);
         conn_answer_err(c, &e);
         return;
@@ -197,10 +236,10 @@ static void answer_contract(struct conn *c)
 
 void control_load_contract(struct conn *c)
 {
-    struct load_subject *s;
+    struct subject *s;
     struct err e = {0};
 
-    if (load_subject_new(c, query_text(&c->query, QUERY_instance, ""), &s) < 0)
+    if (subject_new(c, query_text(&c->query, QUERY_instance, ""), &s) < 0)
         return;
     c->carry = s;
     c->carry_free = subject_free;

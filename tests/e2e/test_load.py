@@ -119,6 +119,24 @@ def test_a_trace_is_replayed(rack, tmp_path):
     assert hits >= 15 * 128
 
 
+def test_advice_needs_a_search_and_labels_its_figures(rack, runs):
+    p = llmctl(rack, "pd", "advise")
+    assert p.returncode == 3 and "llmctl load measures one" in p.stderr
+    run = load(rack)
+    assert run["result"]["searched"] and run["result"]["goodput"] > 0
+    p = llmctl(rack, "-j", "pd", "advise", "main")
+    assert p.returncode == 0, p.stderr
+    a = json.loads(p.stdout)
+    modes = {m["mode"]: m for m in a["modes"]}
+    assert a["against"] == run["id"] and set(modes) == {"colocated", "chunked", "split"}
+    assert modes["chunked"]["measured"] and modes["chunked"]["run"] == run["id"]
+    assert modes["chunked"]["basis"] == f"measured, run {run['id']}"
+    assert modes["chunked"]["goodput"] == run["result"]["goodput"]
+    assert modes["colocated"]["basis"].startswith("predicted, error")
+    assert modes["split"]["basis"] == "not possible" and "two devices" in modes["split"]["why"]
+    assert "BASIS" in llmctl(rack, "pd", "advise").stdout
+
+
 @pytest.mark.parametrize("words,says", [
     (["ttft", "0", "tpot", "0"], "no target"), (["in", "0"], "no length"),
     (["arrival", "trace"], "name it"), (["instance", "none"], "no instance 'none'"),

@@ -1,8 +1,8 @@
-/* tests/unit/test_load_contract.c - which load runs may be compared. */
+/* tests/unit/test_contract.c - which load runs may be compared. */
 #include "tests/test.h"
 
 #include "base/err.h"
-#include "ctl/load_contract.c"
+#include "base/contract.h"
 
 static const char base[] =
     "{\"served\":{\"instance\":\"a\",\"model_hash\":\"11\",\"precision\":\"Q4_1\","
@@ -44,11 +44,11 @@ static json_t *with(const char *path, const char *value)
 static int against_base(json_t *o, size_t *ret_shown, struct err *e)
 {
     json_t *a = parsed(base), *shown = NULL;
-    int rc = load_contract_compare(a, o, &shown, e), back;
+    int rc = contract_compare(a, o, &shown, e), back;
     json_t *shown2 = NULL;
     struct err e2;
 
-    back = load_contract_compare(o, a, &shown2, &e2);
+    back = contract_compare(o, a, &shown2, &e2);
     assert_int_equal(rc, back); /* it does not matter which is first */
     *ret_shown = json_array_size(shown);
     json_decref(shown);
@@ -123,4 +123,4 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_refused_by_name),
     cmocka_unit_test(test_compared_things_are_shown),
 };
-TEST_MAIN("load_contract", tests)
+TEST_MAIN("contract", tests)

@@ -1,5 +1,5 @@
-/* ctl/load_contract.c - leaf by leaf. */
-#include "ctl/load_contract.h"
+/* base/contract.c - leaf by leaf. */
+#include "base/contract.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,8 +93,7 @@ static int walk(const char *prefix, const json_t *a, const json_t *b, bool only_
     return rc;
 }
 
-int load_contract_compare(const json_t *a, const json_t *b, json_t **ret_shown,
-                          struct err *e)
+int contract_compare(const json_t *a, const json_t *b, json_t **ret_shown, struct err *e)
 {
     json_t *shown = json_array();
 
