@@ -372,7 +372,9 @@ static void on_handed(struct req *q, const struct gen_finish *f)
 {
     struct target *t = q->target;
     double running = metric_get(t->page->page, M_RUNNING, 0);
+    int own = t->n_sent - t->end.n_away; /* q itself is away */
 
+    running = running < own ? running : own;
     q->leg.n_cached = f->n_cached;
     q->leg.queue_us = f->queue_us;
     q->leg.prefill_us = f->prefill_us;
@@ -448,7 +450,7 @@ void split_gone(struct target *t)
     list_for(it, &t->r->targets)
     {
         struct target *o = list_entry(it, struct target, link);
-        if (gone && o->end.line && same_pools(o, t))
+        if (gone && o->end.line && o->end.role != CONF_ROLE_BOTH && same_pools(o, t))
             child_relay(o->end.line, WIRE_PEER_GONE, &gone, sizeof(gone));
     }
     t->end.incarnation = 0;

@@ -280,6 +280,8 @@ static void pool_frame(struct pool *x, enum wire_kind kind, const void *p, size_
         close(fd);
         pool_peer(x, true, m.arena.incarnation);
     } else if (kind == WIRE_PEER_GONE && wire_parse(kind, p, n, &m, NULL) == 0) {
+        if (x->role == ENGINE_BOTH)
+            _exit(17); /* it knows of none */
         pool_peer(x, false, m.id);
     } else if (kind == WIRE_CANCEL && wire_parse(kind, p, n, &m, NULL) == 0) {
         pool_cancel(x, m.id);
