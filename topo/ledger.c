@@ -28,6 +28,9 @@ static const struct {
     {0, 0, 0.05, 7.625, 4.5e6, 2 << 20, 4, 512, FORMAT_BF16},
 };
 
+/* The CPU engine has buffers for the worst: all rows at the experts of one rank. */
+#define CPU_SKEW 1e9
+
 void ledger_ask_defaults(struct ledger_ask *a, double device_bytes, bool is_cpu)
 {
     *a = (struct ledger_ask){.device_bytes = device_bytes,
@@ -36,7 +39,7 @@ void ledger_ask_defaults(struct ledger_ask *a, double device_bytes, bool is_cpu)
                              .budget = defaults[is_cpu].budget,
                              .kv = defaults[is_cpu].kv,
                              .act_bytes = defaults[is_cpu].act_bytes,
-                             .skew = 1,
+                             .skew = is_cpu ? CPU_SKEW : 1,
                              .work_elem_bytes = defaults[is_cpu].work_elem,
                              .work_fixed_bytes = defaults[is_cpu].work_fixed,
                              .page_bytes = defaults[is_cpu].page,
@@ -62,9 +65,11 @@ static void count_weights(const struct shapes *s, const struct layout *l,
 
     for (int i = first; i < first + n; i++)
         for (int p = PART_ATTN; p < PART_COUNT; p++) {
+            /* beside whole experts the shared one is whole too: it sees a rank's rows */
+            int tp = p == PART_SHARED && l->etp == 1 ? 1 : l->tp;
             double b =
                 part_bytes(s, (enum shape_part)p,
-                           shapes_rank_params(s, i, (enum shape_part)p, l->tp, l->etp));
+                           shapes_rank_params(s, i, (enum shape_part)p, tp, l->etp));
             if (p == PART_EXPERTS && s->n_expert) {
                 g->slots += b / s->n_expert * a->slots / l->ep;
                 b *= ceil(1.0 * s->n_expert / l->ep) / s->n_expert;
@@ -200,7 +205,8 @@ static void count_steps(const struct shapes *s, const struct layout *l,
         a->comm_fixed_bytes + cp_buffers(s, l, a, g, outs, n) +
         (l->tp > 1 ? a->act_bytes * rows * h : 0) +
         (l->pp > 1 ? 2 * a->act_bytes * rows * h : 0) +
-        (l->ep > 1 && routed > 0 ? a->act_bytes * rows * s->topk * s->expert_hidden : 0);
+        (l->ep > 1 && routed > 0 ? 2 * a->act_bytes * rows * s->topk * s->expert_hidden
+                                 : 0);
 }
 
 /* What one layer without its routed experts weighs here, at most. */

@@ -39,6 +39,7 @@ struct moe_ints {
 struct forward_moe {
     int max_home, max_pairs,
         max_here;             /* rows at home; their pairs; pairs at my experts */
+    int per_row;              /* pairs of a row that may come to my experts */
     int max_known;            /* rows that are routed here: those at home, or all */
     int first_layer, n_layer; /* of experts, in this stage; counted over the model's */
     int n_copies, table_len;  /* slots of all ranks; ints of a table */
@@ -148,10 +149,14 @@ static void settle_sizes(struct forward *f, struct forward_moe *m)
     int ep = f->cfg.part.ep, rows = f->cfg.max_rows;
     bool all = f->cfg.part.routing == SPREAD_LEAST_LOADED && rows_known(f);
 
-    m->max_home = f->w.d.etp > 1 ? rows : (rows + f->w.d.tp - 1) / f->w.d.tp;
+    /* with cp_u a group's rows are shared; all outputs may be one rank's */
+    int home = max_int((rows + f->w.d.cp_u - 1) / f->w.d.cp_u, f->cfg.max_outs);
+
+    m->max_home = f->w.d.etp > 1 ? home : (home + f->w.d.tp - 1) / f->w.d.tp;
     m->max_known = all ? rows : m->max_home;
     m->max_pairs = m->max_home * x->top_k;
-    m->max_here = rows * x->top_k; /* the worst skew: all of them */
+    m->per_row = ep > 1 ? min_int(x->top_k, f->w.d.n_slot) : x->top_k;
+    m->max_here = rows * m->per_row; /* the worst skew: all that slots are for */
     m->first_layer = moe_before(&f->w.info, f->w.d.first_layer);
     m->n_layer =
         moe_before(&f->w.info, f->w.d.first_layer + f->w.d.n_layer) - m->first_layer;
@@ -564,8 +569,8 @@ static struct chunk chunk_of(const struct forward *f, int rows, int n_chunks, in
         int n = home_rows(f, all, r % per_group, &from);
         int first = chunk_row(n, n_chunks, at);
         int len = chunk_row(n, n_chunks, at + 1) - first;
-        c.base += first * k;
-        c.most += len * k;
+        c.base += first * f->moe->per_row;
+        c.most += len * f->moe->per_row;
         if (r == f->cfg.part.ep_at) {
             c.first = first * k;
             c.n = len * k;
