@@ -274,6 +274,172 @@ static const struct {
       .n_ctx = 32768,
       .rope_theta = 1e4f,
       .sliding_window = 4096}},
+    {"{\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"torch_dtype\""
+     ":\"bfloat16\",\"model_type\":\"mixtral\",\"hidden_size\":4096,\"interm"
+     "ediate_size\":14336,\"max_position_embeddings\":32768,\"num_attention_"
+     "heads\":32,\"num_experts_per_tok\":2,\"num_hidden_layers\":32,\"num_ke"
+     "y_value_heads\":8,\"num_local_experts\":8,\"rms_norm_eps\":1e-05,\"rop"
+     "e_theta\":1000000.0,\"sliding_window\":null,\"vocab_size\":32000,\"out"
+     "put_router_logits\":false,\"router_aux_loss_coef\":0.02}",
+     {.family = FAMILY_MIXTRAL,
+      .n_layer = 32,
+      .n_embd = 4096,
+      .n_head = 32,
+      .n_kv_head = 8,
+      .head_dim = 128,
+      .n_ff = 14336,
+      .n_vocab = 32000,
+      .n_ctx = 32768,
+      .rope_theta = 1e6f,
+      .moe = {.n_expert = 8, .top_k = 2, .n_ff = 14336, .normalise = true}}},
+    {"{\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"torch_dtype\""
+     ":\"bfloat16\",\"model_type\":\"qwen3_moe\",\"attention_bias\":false,\""
+     "decoder_sparse_step\":1,\"head_dim\":128,\"hidden_size\":2048,\"interm"
+     "ediate_size\":6144,\"max_position_embeddings\":40960,\"mlp_only_layers"
+     "\":[],\"moe_intermediate_size\":768,\"norm_topk_prob\":true,\"num_atte"
+     "ntion_heads\":32,\"num_experts\":128,\"num_experts_per_tok\":8,\"num_h"
+     "idden_layers\":48,\"num_key_value_heads\":4,\"rms_norm_eps\":1e-06,\"r"
+     "ope_scaling\":null,\"rope_theta\":1000000.0,\"sliding_window\":null,\""
+     "use_sliding_window\":false,\"vocab_size\":151936}",
+     {.family = FAMILY_QWEN3_MOE,
+      .n_layer = 48,
+      .n_embd = 2048,
+      .n_head = 32,
+      .n_kv_head = 4,
+      .head_dim = 128,
+      .n_ff = 6144,
+      .n_vocab = 151936,
+      .n_ctx = 40960,
+      .rope_theta = 1e6f,
+      .moe = {.n_expert = 128, .top_k = 8, .n_ff = 768, .normalise = true}}},
+    {"{\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"torch_dtype\""
+     ":\"bfloat16\",\"model_type\":\"olmoe\",\"attention_bias\":false,\"clip"
+     "_qkv\":null,\"hidden_size\":2048,\"intermediate_size\":1024,\"max_posi"
+     "tion_embeddings\":4096,\"norm_topk_prob\":false,\"num_attention_heads"
+     "\":16,\"num_experts\":64,\"num_experts_per_tok\":8,\"num_hidden_layers"
+     "\":16,\"num_key_value_heads\":16,\"rms_norm_eps\":1e-05,\"rope_scaling"
+     "\":null,\"rope_theta\":10000.0,\"vocab_size\":50304}",
+     {.family = FAMILY_OLMOE,
+      .n_layer = 16,
+      .n_embd = 2048,
+      .n_head = 16,
+      .n_kv_head = 16,
+      .head_dim = 128,
+      .n_ff = 1024,
+      .n_vocab = 50304,
+      .n_ctx = 4096,
+      .rope_theta = 1e4f,
+      .moe = {.n_expert = 64, .top_k = 8, .n_ff = 1024}}},
+    {"{\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"torch_dtype\""
+     ":\"bfloat16\",\"model_type\":\"gpt_oss\",\"attention_bias\":true,\"hea"
+     "d_dim\":64,\"hidden_size\":2880,\"intermediate_size\":2880,\"layer_typ"
+     "es\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\","
+     "\"full_attention\",\"sliding_attention\",\"full_attention\",\"sliding_"
+     "attention\",\"full_attention\",\"sliding_attention\",\"full_attention"
+     "\",\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"fu"
+     "ll_attention\",\"sliding_attention\",\"full_attention\",\"sliding_atte"
+     "ntion\",\"full_attention\",\"sliding_attention\",\"full_attention\",\""
+     "sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_at"
+     "tention\"],\"max_position_embeddings\":131072,\"num_attention_heads\":"
+     "64,\"num_experts_per_tok\":4,\"experts_per_token\":4,\"num_hidden_laye"
+     "rs\":24,\"num_key_value_heads\":8,\"num_local_experts\":32,\"rms_norm_"
+     "eps\":1e-05,\"rope_scaling\":{\"beta_fast\":32.0,\"beta_slow\":1.0,\"f"
+     "actor\":32.0,\"original_max_position_embeddings\":4096,\"rope_type\":"
+     "\"yarn\",\"truncate\":false},\"rope_theta\":150000,\"sliding_window\":"
+     "128,\"swiglu_limit\":7.0,\"quantization_config\":{\"modules_to_not_con"
+     "vert\":[\"model.layers.*.self_attn\",\"lm_head\"],\"quant_method\":\"m"
+     "xfp4\"},\"vocab_size\":201088}",
+     {.family = FAMILY_GPT_OSS,
+      .n_layer = 24,
+      .n_embd = 2880,
+      .n_head = 64,
+      .n_kv_head = 8,
+      .head_dim = 64,
+      .n_ff = 2880,
+      .n_vocab = 201088,
+      .n_ctx = 131072,
+      .rope_theta = 1.5e5f,
+      .rope_scaling = ROPE_YARN,
+      .rope_factor = 32,
+      .rope_orig_ctx = 4096,
+      .sliding_window = 128,
+      .moe = {.n_expert = 32, .top_k = 4, .n_ff = 2880}}},
+    {"{\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"torch_dtype\""
+     ":\"bfloat16\",\"attention_bias\":false,\"hidden_size\":7168,\"intermed"
+     "iate_size\":18432,\"kv_lora_rank\":512,\"moe_intermediate_size\":2048,"
+     "\"moe_layer_freq\":1,\"n_shared_experts\":1,\"norm_topk_prob\":true,\""
+     "num_experts_per_tok\":8,\"num_hidden_layers\":61,\"q_lora_rank\":1536,"
+     "\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"rms_norm_eps\":1e-0"
+     "6,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"v_head_d"
+     "im\":128,\"quantization_config\":{\"activation_scheme\":\"dynamic\",\""
+     "fmt\":\"e4m3\",\"quant_method\":\"fp8\",\"weight_block_size\":[128,128"
+     "]},\"model_type\":\"deepseek_v3\",\"first_k_dense_replace\":3,\"max_po"
+     "sition_embeddings\":163840,\"n_group\":8,\"n_routed_experts\":256,\"nu"
+     "m_attention_heads\":128,\"num_key_value_heads\":128,\"num_nextn_predic"
+     "t_layers\":1,\"rope_scaling\":{\"beta_fast\":32,\"beta_slow\":1,\"fact"
+     "or\":40,\"mscale\":1.0,\"mscale_all_dim\":1.0,\"original_max_position_"
+     "embeddings\":4096,\"type\":\"yarn\"},\"rope_theta\":10000,\"routed_sca"
+     "ling_factor\":2.5,\"topk_group\":4,\"vocab_size\":129280}",
+     {.family = FAMILY_DEEPSEEK_V3,
+      .n_layer = 61,
+      .n_embd = 7168,
+      .n_head = 128,
+      .n_kv_head = 1,
+      .head_dim = 576,
+      .n_ff = 18432,
+      .n_vocab = 129280,
+      .n_ctx = 163840,
+      .rope_theta = 1e4f,
+      .rope_scaling = ROPE_YARN,
+      .rope_factor = 40,
+      .rope_orig_ctx = 4096,
+      .moe = {.n_expert = 256,
+              .top_k = 8,
+              .n_ff = 2048,
+              .n_dense = 3,
+              .n_ff_shared = 2048,
+              .normalise = true,
+              .n_group = 8,
+              .top_group = 4},
+      .mla = {.q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .v = 128}}},
+    {"{\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"torch_dtype\""
+     ":\"bfloat16\",\"attention_bias\":false,\"hidden_size\":7168,\"intermed"
+     "iate_size\":18432,\"kv_lora_rank\":512,\"moe_intermediate_size\":2048,"
+     "\"moe_layer_freq\":1,\"n_shared_experts\":1,\"norm_topk_prob\":true,\""
+     "num_experts_per_tok\":8,\"num_hidden_layers\":61,\"q_lora_rank\":1536,"
+     "\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"rms_norm_eps\":1e-0"
+     "6,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\",\"v_head_d"
+     "im\":128,\"quantization_config\":{\"activation_scheme\":\"dynamic\",\""
+     "fmt\":\"e4m3\",\"quant_method\":\"fp8\",\"weight_block_size\":[128,128"
+     "]},\"model_type\":\"kimi_k2\",\"first_k_dense_replace\":1,\"max_positi"
+     "on_embeddings\":131072,\"n_group\":1,\"n_routed_experts\":384,\"num_at"
+     "tention_heads\":64,\"num_key_value_heads\":64,\"num_nextn_predict_laye"
+     "rs\":0,\"rope_scaling\":{\"beta_fast\":1.0,\"beta_slow\":1.0,\"factor"
+     "\":32.0,\"mscale\":1.0,\"mscale_all_dim\":1.0,\"original_max_position_"
+     "embeddings\":4096,\"type\":\"yarn\"},\"rope_theta\":50000.0,\"routed_s"
+     "caling_factor\":2.827,\"topk_group\":1,\"vocab_size\":163840}",
+     {.family = FAMILY_KIMI_K2,
+      .n_layer = 61,
+      .n_embd = 7168,
+      .n_head = 64,
+      .n_kv_head = 1,
+      .head_dim = 576,
+      .n_ff = 18432,
+      .n_vocab = 163840,
+      .n_ctx = 131072,
+      .rope_theta = 5e4f,
+      .rope_scaling = ROPE_YARN,
+      .rope_factor = 32,
+      .rope_orig_ctx = 4096,
+      .moe = {.n_expert = 384,
+              .top_k = 8,
+              .n_ff = 2048,
+              .n_dense = 1,
+              .n_ff_shared = 2048,
+              .normalise = true,
+              .n_group = 1,
+              .top_group = 1},
+      .mla = {.q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .v = 128}}},
 };
 
 static void reads_configs_as_published(void **state)
@@ -293,7 +459,11 @@ static void reads_configs_as_published(void **state)
         SAME(head_dim), SAME(n_ff), SAME(n_vocab), SAME(n_ctx), SAME(rope_theta);
         SAME(rope_scaling), SAME(rope_factor), SAME(rope_orig_ctx), SAME(tied_head);
         SAME(sliding_window);
-        assert_true(got.rope_neox);
+        SAME(moe.n_expert), SAME(moe.top_k), SAME(moe.n_ff), SAME(moe.n_dense);
+        SAME(moe.n_ff_shared), SAME(moe.normalise), SAME(moe.n_group),
+            SAME(moe.top_group);
+        SAME(mla.q_lora), SAME(mla.kv_lora), SAME(mla.nope), SAME(mla.rope), SAME(mla.v);
+        assert_true(got.rope_neox == !want->mla.kv_lora);
     }
 }
 
