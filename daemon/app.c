@@ -31,6 +31,7 @@
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/confmgr.h"
 #include "daemon/ctrl/domain.h"
+#include "daemon/ctrl/experts.h"
 #include "daemon/ctrl/fleet.h"
 #include "daemon/ctrl/modelpath.h"
 #include "daemon/ctrl/router_ctl.h"
@@ -71,6 +72,7 @@ struct app {
     struct alarms *alarms;
     struct slo *slo;
     struct chores chores;
+    struct experts *experts;
     struct access *access;
     struct http *http;
     struct service *service; /* what the service manager hears */
@@ -146,6 +148,8 @@ static void on_tick(void *arg)
     int64_t now = clock_now_us(clock_real()), at = confmgr_tick(a->confmgr, now);
 
     chores_tick(&a->chores, now, clock_wall_ms());
+    if (a->experts)
+        experts_tick(a->experts, now);
     if (at < 0 || at > now + TICK_US)
         at = now + TICK_US;
     loop_timer_set(a->tick, at);
@@ -263,6 +267,7 @@ static int start_fleet(struct app *a, struct err *e)
         return -1;
     c.router = a->router;
     c.page = a->page;
+    c.experts = a->experts = experts_new(a->store, a->page);
     if (fleet_new(&c, &a->fleet, e) < 0)
         return -1;
     a->apply = (struct apply){.fleet = a->fleet,
@@ -550,6 +555,7 @@ static void stop_engines(struct app *a)
     while (!fleet_stopped(a->fleet) && loop_once(a->loop, -1, &e) == 0)
         continue;
     fleet_free(a->fleet);
+    experts_free(a->experts);
     a->fleet = NULL;
 }
 

@@ -38,6 +38,7 @@
 #include "daemon/ctrl/lines.h"
 #include "daemon/serve/wire.h"
 #include "daemon/serve/wire_kv.h"
+#include "daemon/serve/wire_experts.h"
 
 enum {
     SOCKET_AT = 3,
@@ -370,6 +371,7 @@ static int on_frame(struct child *g, enum wire_kind kind, const void *p, size_t 
         struct wire_ready ready;
         struct wire_fail fail;
         struct wire_finish finish;
+        struct wire_moved moved;
     } m;
 
     switch (kind) {
@@ -387,6 +389,7 @@ static int on_frame(struct child *g, enum wire_kind kind, const void *p, size_t 
     case WIRE_READY:
     case WIRE_FAIL:
     case WIRE_FINISH:
+    case WIRE_MOVED:
         if (wire_parse(kind, p, n, &m, e) < 0)
             return -1;
         break;
@@ -402,6 +405,8 @@ static int on_frame(struct child *g, enum wire_kind kind, const void *p, size_t 
         g->news.ready(g->arg, &m.ready);
     else if (kind == WIRE_FAIL)
         on_fail(g, &m.fail);
+    else if (kind == WIRE_MOVED)
+        g->news.moved(g->arg, &m.moved);
     else
         g->news.finish(g->arg, &m.finish);
     return 0;
@@ -622,6 +627,15 @@ void child_recompute(struct child *g, uint64_t id, const int32_t *ids, int n)
 
     if (!g->hung_up)
         said(g, wire_send_recompute(g->conn, id, ids, n, &e), &e);
+}
+
+bool child_experts(struct child *g, const struct wire_expert_orders *o)
+{
+    struct err e = {0};
+
+    if (!g->hung_up)
+        said(g, wire_send_experts(g->conn, o, &e), &e);
+    return !g->hung_up;
 }
 
 void child_stop(struct child *g)

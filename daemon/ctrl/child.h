@@ -20,7 +20,9 @@ struct loop;
 struct step_token;
 struct wire_add;
 struct wire_arena;
+struct wire_expert_orders;
 struct wire_finish;
+struct wire_moved;
 struct wire_ready;
 
 struct child_cfg {
@@ -45,6 +47,7 @@ struct child_news {
     void (*arena)(void *arg, const struct wire_arena *a, int fd);
     /* RESERVED EXPORT PULLED LOST, checked, n bytes at p. */
     void (*kv)(void *arg, enum wire_kind kind, const void *p, size_t n);
+    void (*moved)(void *arg, const struct wire_moved *m);
     void (*writable)(void *arg); /* after child_full was true */
     /* asked: it was told to stop. why: its own sentence, or how the process ended. */
     void (*gone)(void *arg, bool asked, const struct err *why);
@@ -72,6 +75,8 @@ void child_peer(struct child *g, const struct wire_arena *a, int fd);
 void child_relay(struct child *g, enum wire_kind kind, const void *p, size_t n);
 /* Go on by itself after n ids of the answer. */
 void child_recompute(struct child *g, uint64_t id, const int32_t *ids, int n);
+/* Experts that are to move; false when the connection is over. */
+bool child_experts(struct child *g, const struct wire_expert_orders *o);
 void child_stop(struct child *g);
 /* SIGKILL; why becomes the reason in `gone`. */
 void child_kill(struct child *g, const struct err *why);

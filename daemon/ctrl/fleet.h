@@ -20,6 +20,7 @@ struct conf;
 struct conf_instance;
 struct domain;
 struct err;
+struct experts;
 struct fleet;
 struct loop;
 struct metric_page;
@@ -32,6 +33,7 @@ struct fleet_cfg {
     struct store *store;      /* NULL in tests */
     struct domain *domain;    /* whose devices ranks are on; NULL in tests: none */
     struct metric_page *page; /* the daemon's */
+    struct experts *experts;  /* NULL in tests: nobody watches them */
     const char *program;      /* the engine */
     int64_t memory_bytes;     /* that engines may use together; 0 = of this machine */
     void (*ready)(void *arg, const char *instance); /* each time one becomes ready */

@@ -164,6 +164,8 @@ static void on_ready(void *arg, const struct wire_ready *r)
     s->told = true;
     split_ready(s->cfg.target, s->child, r);
     child_spin(s->child, !s->no_spin);
+    if (s->cfg.facts)
+        s->cfg.facts(s->cfg.arg, r);
     warming_start(&s->warming, s->child, target_page(s->cfg.target));
 }
 
@@ -297,6 +299,8 @@ static void on_gone(void *arg, bool asked, const struct err *why)
     child_lines(s->child, s->lines, sizeof(s->lines));
     child_free(s->child);
     s->child = NULL;
+    if (s->told && s->cfg.facts)
+        s->cfg.facts(s->cfg.arg, NULL);
     s->told = false;
     warming_end(&s->warming, target_page(s->cfg.target));
     loop_fd_set(s->orders, EPOLLIN);
@@ -318,6 +322,14 @@ static void on_gone(void *arg, bool asked, const struct err *why)
     lose_requests(s, &e);
 }
 
+static void on_moved(void *arg, const struct wire_moved *m)
+{
+    struct supervisor *s = arg;
+
+    if (s->cfg.moved)
+        s->cfg.moved(s->cfg.arg, m);
+}
+
 static const struct child_news news = {
     .hello = on_hello,
     .loading = on_loading,
@@ -326,6 +338,7 @@ static const struct child_news news = {
     .finish = on_finish,
     .arena = on_arena,
     .kv = on_kv,
+    .moved = on_moved,
     .writable = on_writable,
     .gone = on_gone,
 };
@@ -611,6 +624,11 @@ void supervisor_set_spin(struct supervisor *s, bool on)
     s->no_spin = !on;
     if (s->told && s->child)
         child_spin(s->child, on);
+}
+
+bool supervisor_experts(struct supervisor *s, const struct wire_expert_orders *o)
+{
+    return s->child && s->told && child_experts(s->child, o);
 }
 
 void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us)

@@ -20,6 +20,9 @@ struct metric_page;
 struct store;
 struct supervisor;
 struct target;
+struct wire_expert_orders;
+struct wire_moved;
+struct wire_ready;
 
 /* Borrowed pointers live as long as the supervisor. */
 struct supervisor_cfg {
@@ -50,6 +53,9 @@ struct supervisor_cfg {
     void (*ready)(void *arg, const struct served *m); /* each time */
     void (*failed)(void *arg, const struct err *why); /* before it was ready */
     void (*stopped)(void *arg);                       /* after supervisor_stop */
+    /* What the engine said when it was ready (NULL: it is gone), and of moves. */
+    void (*facts)(void *arg, const struct wire_ready *r);
+    void (*moved)(void *arg, const struct wire_moved *m);
     void *arg;
 };
 
@@ -68,6 +74,8 @@ bool supervisor_stopped(const struct supervisor *s);
 /* May the engine's threads spin (at first yes)? Told when it is ready, and then at once.
  */
 void supervisor_set_spin(struct supervisor *s, bool on);
+/* Orders for its experts; false when there is no engine that hears them. */
+bool supervisor_experts(struct supervisor *s, const struct wire_expert_orders *o);
 /* A changed limit for steps; 0 = never. */
 void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us);
 const struct instance_status *supervisor_status(const struct supervisor *s);

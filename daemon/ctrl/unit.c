@@ -18,6 +18,7 @@
 #include "daemon/ctrl/capacity.h"
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/split.h"
+#include "daemon/ctrl/experts.h"
 #include "daemon/ctrl/supervisor.h"
 #include "daemon/ctrl/system.h"
 #include "daemon/ctrl/target.h"
@@ -200,6 +201,36 @@ static void on_failed(void *arg, const struct err *why)
     u->env->news(u->env->arg);
 }
 
+/* ---- experts ---- */
+
+static bool send_experts(void *arg, const struct wire_expert_orders *o)
+{
+    const struct unit *u = arg;
+
+    return supervisor_experts(u->sup, o);
+}
+
+/* The engine is ready; r NULL: it is gone. */
+static void on_facts(void *arg, const struct wire_ready *r)
+{
+    struct unit *u = arg;
+    const struct experts_engine e = {
+        .instance = u->inst->name, .send = send_experts, .arg = u};
+
+    if (u->env->experts && r)
+        experts_ready(u->env->experts, &e, u->inst, r);
+    else if (u->env->experts)
+        experts_gone(u->env->experts, u);
+}
+
+static void on_moved(void *arg, const struct wire_moved *m)
+{
+    const struct unit *u = arg;
+
+    if (u->env->experts)
+        experts_moved(u->env->experts, u, m, clock_now_us(clock_real()));
+}
+
 static void on_stopped(void *arg)
 {
     struct unit *u = arg;
@@ -266,6 +297,8 @@ static int new_supervisor(struct unit *u, struct err *e)
         .ready = on_ready,
         .failed = on_failed,
         .stopped = on_stopped,
+        .facts = on_facts,
+        .moved = on_moved,
         .arg = u,
     };
 
@@ -361,6 +394,8 @@ void unit_free(struct unit *u)
     if (u->target)
         split_gone(u->target);
     supervisor_free(u->sup);
+    if (u->env->experts)
+        experts_gone(u->env->experts, u);
     if (u->target) {
         err_set(&e, ERR_UNAVAIL, "the server is stopping");
         target_fail_all(u->target, &e);
@@ -415,6 +450,8 @@ void unit_hot(struct unit *u, const struct conf *c, const struct conf_instance *
     u->conf = next;
     u->inst = i;
     set_hot(u);
+    if (u->env->experts)
+        experts_conf(u->env->experts, u, i);
     supervisor_set_stuck(u->sup, stuck_us(i));
 }
 

@@ -20,6 +20,7 @@
 
 struct conf;
 struct conf_instance;
+struct experts;
 struct loop;
 struct metric_page;
 struct store;
@@ -34,6 +35,7 @@ struct unit_env {
     struct router *router;
     struct store *store;
     struct metric_page *page;
+    struct experts *experts; /* told of engines whose experts can move; NULL */
     const char *program;
     loader_open_fn open;
     int64_t backoff_us, stop_us; /* 0 = as documented */

@@ -14,6 +14,7 @@ static const char *const import_states[] = {"queued", "waiting", "copying", "clo
                                             NULL};
 static const char *const split_parts[] = {"removed", "handoff", "scheduling", "queueing",
                                           NULL};
+static const char *const move_results[] = {"done", "aborted", NULL};
 static const char *const http_codes[] = {"1xx", "2xx", "3xx", "4xx", "5xx", NULL};
 
 static const double b_ttft[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,

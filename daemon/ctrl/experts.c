@@ -1,0 +1,366 @@
+/* daemon/ctrl/experts.c - engines that come and go, their counts, the clock. See
+ * experts.h.
+ *
+ * All is on the control thread; the lock is held where what others are shown changes. */
+#include "daemon/ctrl/experts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "daemon/ctrl/experts_int.h"
+#include "daemon/serve/wire.h"
+#include "daemon/serve/wire_experts.h"
+#include "state/store.h"
+
+static const int64_t S = 1000000;
+/* What the loader makes at its share of one CPU, until a move has been measured. */
+static const double FIRST_BPS = 30e6, RISK_US = 2000, SHARE_GAIN = 0.03,
+                    NO_OBJECTIVE_US = 1e6;
+
+struct experts *experts_new(struct store *store, struct metric_page *page)
+{
+    struct experts *x = xcalloc(1, sizeof(*x));
+
+    pthread_mutex_init(&x->lock, NULL);
+    list_init(&x->sets);
+    x->store = store;
+    x->page = page;
+    return x;
+}
+
+static void free_counts(struct experts_counts *c)
+{
+    for (int p = 0; p < CONTROLLER_PHASES; p++) {
+        free(c->tokens[p]);
+        free(c->service_us[p]);
+    }
+}
+
+static void new_counts(struct experts_counts *c, size_t n)
+{
+    for (int p = 0; p < CONTROLLER_PHASES; p++) {
+        c->tokens[p] = xcalloc(n, sizeof(double));
+        c->service_us[p] = xcalloc(n, sizeof(double));
+    }
+}
+
+static void free_set(struct expert_set *s)
+{
+    controller_free(s->c);
+    routes_free(s->now);
+    routes_free(s->loaded);
+    free_counts(&s->seen);
+    free_counts(&s->fresh);
+    free(s);
+}
+
+void experts_free(struct experts *x)
+{
+    if (!x)
+        return;
+    list_for_safe(it, tmp, &x->sets)
+    {
+        list_del(it);
+        free_set(list_entry(it, struct expert_set, link));
+    }
+    pthread_mutex_destroy(&x->lock);
+    free(x);
+}
+
+struct expert_set *experts_find(struct experts *x, const char *instance)
+{
+    list_for(it, &x->sets)
+    {
+        struct expert_set *s = list_entry(it, struct expert_set, link);
+        if (!strcmp(s->instance, instance))
+            return s;
+    }
+    return NULL;
+}
+
+static struct expert_set *set_of(struct experts *x, const void *arg)
+{
+    list_for(it, &x->sets)
+    {
+        struct expert_set *s = list_entry(it, struct expert_set, link);
+        if (s->e.arg == arg)
+            return s;
+    }
+    return NULL;
+}
+
+bool experts_frozen(const struct experts *x, const char *instance)
+{
+    for (int i = 0; i < x->n_frozen; i++)
+        if (!strcmp(x->frozen[i], instance))
+            return true;
+    return false;
+}
+
+void experts_note(struct expert_set *s, const struct experts_event *ev,
+                  const char *result)
+{
+    struct err e;
+    char what[40];
+
+    pthread_mutex_lock(&s->x->lock);
+    s->history[s->at_history] = *ev;
+    s->history[s->at_history].at_ms = clock_wall_ms();
+    s->at_history = (s->at_history + 1) % EXPERTS_HISTORY;
+    s->n_history += s->n_history < EXPERTS_HISTORY;
+    pthread_mutex_unlock(&s->x->lock);
+    if (!result || !s->x->store)
+        return;
+    snprintf(what, sizeof(what), "experts.%s", ev->what);
+    if (journal_add(s->x->store, "daemon", what, s->instance, result, &e, "%s",
+                    ev->text) < 0)
+        log_error("%s", e.msg);
+}
+
+/* ---- engines ---- */
+
+static void fill_limits(struct expert_set *s, const struct conf_instance *i)
+{
+    struct controller_limits *l = &s->l;
+
+    *l = (struct controller_limits){
+        .policy = (enum controller_policy)i->experts.policy,
+        .frozen = experts_frozen(s->x, s->instance),
+        .share_every_us = i->experts.share_s * S,
+        .share_gain = SHARE_GAIN,
+        .dwell_us = i->experts.dwell_s * S,
+        .enter = i->experts.enter,
+        .leave = i->experts.leave > i->experts.enter ? i->experts.leave : 1,
+        .min_gain = i->experts.min_gain,
+        .horizon_us = i->experts.horizon_s * S,
+        .deadline_us = i->experts.deadline_s * S,
+        .max_moves = (int)i->experts.max_moves,
+        .max_bytes = i->experts.plan_mib << 20,
+        .per_device = (int)i->experts.max_slots,
+        .copy_Bps = s->copy_Bps,
+        .risk_us = RISK_US,
+        .slack_us = -1,
+        .slack_share = i->experts.slack_share,
+        .prefill_share = i->experts.prefill_share,
+    };
+    s->sample_us = i->experts.sample_ms * 1000;
+    s->tpot_us = (int64_t)(i->slo.tpot_ms * 1000);
+}
+
+void experts_ready(struct experts *x, const struct experts_engine *e,
+                   const struct conf_instance *i, const struct wire_ready *r)
+{
+    const struct routes_dims d = {r->experts, r->expert_ranks, r->expert_slots};
+    size_t n = (size_t)r->expert_layers * (size_t)r->experts;
+    struct expert_set *s;
+    struct err why;
+
+    experts_gone(x, e->arg);
+    if (r->expert_layers < 1 || r->expert_layers > WIRE_EXPERT_LAYERS || r->experts < 1 ||
+        r->expert_ranks < 2 || r->expert_slots < 1)
+        return;
+    s = xcalloc(1, sizeof(*s));
+    if (routes_new(&d, r->expert_layers, &s->now, &why) < 0 ||
+        routes_new(&d, r->expert_layers, &s->loaded, &why) < 0) {
+        log_about(LOG_LV_ERROR, &(struct log_about){.instance = e->instance},
+                  "instance '%s': its experts are not watched: %s", e->instance, why.msg);
+        free_set(s);
+        return;
+    }
+    s->x = x;
+    s->e = *e;
+    snprintf(s->instance, sizeof(s->instance), "%s", e->instance);
+    s->e.instance = s->instance;
+    s->c = controller_new(r->expert_layers, d.n_expert, d.n_rank, d.n_slot);
+    s->expert_bytes = (int64_t)r->expert_bytes;
+    s->copy_Bps = FIRST_BPS;
+    new_counts(&s->seen, n);
+    new_counts(&s->fresh, n);
+    fill_limits(s, i);
+    pthread_mutex_lock(&x->lock);
+    list_push(&x->sets, &s->link);
+    pthread_mutex_unlock(&x->lock);
+}
+
+void experts_gone(struct experts *x, const void *arg)
+{
+    struct expert_set *s = set_of(x, arg);
+
+    if (!s)
+        return;
+    if (s->plan) {
+        struct experts_event ev = {.plan = s->plan, .layer = -1, .what = "plan"};
+
+        snprintf(ev.text, sizeof(ev.text),
+                 "plan %llu ended with its engine; a new one has its experts as loaded",
+                 (unsigned long long)s->plan);
+        experts_note(s, &ev, "failed");
+    }
+    pthread_mutex_lock(&x->lock);
+    list_del(&s->link);
+    pthread_mutex_unlock(&x->lock);
+    free_set(s);
+}
+
+void experts_conf(struct experts *x, const void *arg, const struct conf_instance *i)
+{
+    struct expert_set *s = set_of(x, arg);
+
+    if (!s)
+        return;
+    pthread_mutex_lock(&x->lock);
+    fill_limits(s, i);
+    pthread_mutex_unlock(&x->lock);
+}
+
+/* ---- the clock ---- */
+
+/* What was counted since the last sample; false where there is nothing to go by. */
+static bool sample(struct expert_set *s)
+{
+    size_t n = (size_t)s->now->n_layer * (size_t)s->now->d.n_expert;
+    struct experts_counts all;
+    bool first = !s->any_seen;
+
+    new_counts(&all, n);
+    if (!s->e.read || !s->e.read(s->e.arg, &all)) {
+        free_counts(&all);
+        return false;
+    }
+    for (int p = 0; p < CONTROLLER_PHASES; p++) {
+        /* it may have begun again from zero */
+        bool again = all.steps[p] < s->seen.steps[p];
+
+        s->fresh.steps[p] = all.steps[p] - (again ? 0 : s->seen.steps[p]);
+        for (size_t k = 0; k < n; k++) {
+            s->fresh.tokens[p][k] = all.tokens[p][k] - (again ? 0 : s->seen.tokens[p][k]);
+            s->fresh.service_us[p][k] =
+                all.service_us[p][k] - (again ? 0 : s->seen.service_us[p][k]);
+        }
+    }
+    free_counts(&s->seen);
+    s->seen = all;
+    s->any_seen = true;
+    return !first;
+}
+
+/* What the objective leaves in a step; without one nothing is held back. */
+static double slack_us(const struct expert_set *s)
+{
+    if (!s->tpot_us)
+        return NO_OBJECTIVE_US;
+    return s->step_us < s->tpot_us ? (double)(s->tpot_us - s->step_us) : -1;
+}
+
+static void tick_set(struct expert_set *s, int64_t now_us)
+{
+    const struct controller_devices d = {.expert_bytes = s->expert_bytes};
+    struct controller_series series = {.span_us = (double)(now_us - s->sampled_us)};
+    const struct controller_actions *a;
+    struct err e;
+
+    if (now_us - s->sampled_us < s->sample_us)
+        return;
+    s->sampled_us = now_us;
+    if (!sample(s))
+        return;
+    for (int p = 0; p < CONTROLLER_PHASES; p++) {
+        series.steps[p] = s->fresh.steps[p];
+        series.tokens[p] = s->fresh.tokens[p];
+        series.service_us[p] = s->fresh.service_us[p];
+    }
+    s->l.slack_us = slack_us(s);
+    pthread_mutex_lock(&s->x->lock); /* loads are shown */
+    int rc = controller_decide(s->c, &series, s->now, &d, &s->l, now_us, &a, &e);
+    pthread_mutex_unlock(&s->x->lock);
+    if (rc < 0) {
+        snprintf(s->why, sizeof(s->why), "%.190s", e.msg);
+        return;
+    }
+    experts_act(s, a, false, now_us);
+}
+
+void experts_tick(struct experts *x, int64_t now_us)
+{
+    list_for(it, &x->sets) tick_set(list_entry(it, struct expert_set, link), now_us);
+}
+
+/* ---- an operator ---- */
+
+static int none(struct experts *x, const char *instance, struct expert_set **ret,
+                struct err *e)
+{
+    *ret = experts_find(x, instance);
+    if (*ret)
+        return 0;
+    return err_set(
+        e, ERR_NOTFOUND,
+        "instance '%s' has no experts that can move: a mixture of experts with "
+        "experts.spare and layout.ep, and ready, would be right",
+        instance);
+}
+
+int experts_apply(struct experts *x, const char *instance, enum controller_method m,
+                  const char *actor, int64_t now_us, struct err *e)
+{
+    const struct controller_actions *a;
+    struct controller_devices d = {0};
+    struct experts_event ev = {.layer = -1, .what = "apply"};
+    struct expert_set *s;
+
+    if (none(x, instance, &s, e) < 0)
+        return -1;
+    if (s->l.frozen)
+        return err_set(e, ERR_CONFLICT, "the experts of '%s' are frozen", instance);
+    if (s->plan)
+        return err_set(e, ERR_CONFLICT, "plan %llu is under way",
+                       (unsigned long long)s->plan);
+    d.expert_bytes = s->expert_bytes;
+    pthread_mutex_lock(&x->lock);
+    int rc = controller_replan(s->c, s->now, &d, &s->l, m, now_us, &a, e);
+    pthread_mutex_unlock(&x->lock);
+    if (rc < 0)
+        return -1;
+    snprintf(ev.text, sizeof(ev.text), "asked for by %.60s: %d slots", actor, a->n_move);
+    experts_note(s, &ev, "ok");
+    experts_act(s, a, true, now_us);
+    return 0;
+}
+
+static void set_frozen(struct experts *x, const char *instance, bool on)
+{
+    for (int i = 0; i < x->n_frozen; i++)
+        if (!strcmp(x->frozen[i], instance))
+            memcpy(x->frozen[i--], x->frozen[--x->n_frozen], sizeof(x->frozen[0]));
+    if (on && x->n_frozen < CONF_MAX_NAMES)
+        snprintf(x->frozen[x->n_frozen++], sizeof(x->frozen[0]), "%s", instance);
+}
+
+int experts_freeze(struct experts *x, const char *instance, bool on, const char *actor,
+                   const char *reason, struct err *e)
+{
+    struct experts_event ev = {.layer = -1};
+    struct expert_set *s;
+
+    if (none(x, instance, &s, e) < 0)
+        return -1;
+    if (s->l.frozen == on)
+        return err_set(e, ERR_CONFLICT, "the experts of '%s' are %s already", instance,
+                       on ? "frozen" : "thawed");
+    pthread_mutex_lock(&x->lock);
+    set_frozen(x, instance, on);
+    s->l.frozen = on;
+    pthread_mutex_unlock(&x->lock);
+    if (on && s->plan)
+        experts_call_back(s, "frozen");
+    snprintf(ev.what, sizeof(ev.what), "%s", on ? "freeze" : "thaw");
+    snprintf(ev.text, sizeof(ev.text), "by %.60s%s%.120s", actor,
+             reason && reason[0] ? ": " : "", reason ? reason : "");
+    experts_note(s, &ev, "ok");
+    return 0;
+}

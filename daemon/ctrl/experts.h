@@ -1,0 +1,109 @@
+/* daemon/ctrl/experts.h - the experts of all instances: watched, planned for, moved.
+ *
+ * For each engine whose experts can move: counts are sampled, controller.h decides, its
+ * plans go to the engine as moves (wire_experts.h) and its news come back; what was
+ * decided and what became of it goes to the journal and the metrics. The engine's table
+ * is mirrored here, a new engine has it as loaded. A plan of which one move fails is
+ * called back: what has flipped stays, what has not is given up.
+ *
+ * Control thread, but for experts_view and experts_list (any). */
+#ifndef CTRL_EXPERTS_H
+#define CTRL_EXPERTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/ctrl/controller.h"
+#include "daemon/serve/moves.h"
+
+struct conf_instance;
+struct err;
+struct experts;
+struct metric_page;
+struct store;
+struct wire_expert_orders;
+struct wire_moved;
+struct wire_ready;
+
+/* Counts since an engine began. Arrays are the caller's, [n_layer * n_expert]. */
+struct experts_counts {
+    double steps[CONTROLLER_PHASES];
+    double *tokens[CONTROLLER_PHASES], *service_us[CONTROLLER_PHASES];
+};
+
+/* How an engine is reached. send: false when it did not go out. read: false when nothing
+ * is counted. */
+struct experts_engine {
+    const char *instance;
+    bool (*send)(void *arg, const struct wire_expert_orders *o);
+    bool (*read)(void *arg, struct experts_counts *ret);
+    void *arg;
+};
+
+struct experts *experts_new(struct store *store, struct metric_page *page);
+void experts_free(struct experts *x); /* NULL allowed */
+
+/* An engine is ready; arg of e names it from now on. Nothing when none of its experts can
+ * move. */
+void experts_ready(struct experts *x, const struct experts_engine *e,
+                   const struct conf_instance *i, const struct wire_ready *r);
+void experts_gone(struct experts *x, const void *arg);
+void experts_conf(struct experts *x, const void *arg, const struct conf_instance *i);
+void experts_moved(struct experts *x, const void *arg, const struct wire_moved *m,
+                   int64_t now_us);
+/* Several times a second. */
+void experts_tick(struct experts *x, int64_t now_us);
+
+/* ---- by an operator; NOTFOUND: no such instance, or its experts stay ---- */
+/* A plan from nothing by the loads as known, carried out now. */
+int experts_apply(struct experts *x, const char *instance, enum controller_method m,
+                  const char *actor, int64_t now_us, struct err *e);
+/* Frozen: nothing changes, until thawed; kept in the store. A plan in hand is called
+ * back. */
+int experts_freeze(struct experts *x, const char *instance, bool on, const char *actor,
+                   const char *reason, struct err *e);
+
+/* ---- to be shown ---- */
+enum { EXPERTS_HISTORY = 64 };
+struct experts_event {
+    int64_t at_ms;
+    uint64_t plan, move; /* 0 = none */
+    int layer;           /* -1 = of all */
+    char what[24];       /* plan, advice, move, call-back, outcome, shares, freeze */
+    char text[232];
+};
+struct experts_move {
+    struct move move;
+    enum move_state state;
+    char why[128];
+};
+/* A copy that the caller frees by experts_view_done. Arrays [n_layer][..]. */
+struct experts_view {
+    char instance[64];
+    int n_layer, n_expert, n_rank, n_slot;
+    int policy; /* enum controller_policy */
+    bool frozen;
+    int64_t expert_bytes;
+    double *load;              /* [n_expert]: as planned by */
+    int16_t *map;              /* [n_rank * n_slot]: -1 = empty */
+    float *share;              /* likewise */
+    double *device;            /* [n_rank]: load of each device */
+    double *imbalance;         /* R: largest over mean load of the experts */
+    double *balanced;          /* balancedness of the devices now .. */
+    double *unbalanced;        /* .. and with the experts as they were loaded */
+    struct experts_move *move; /* of the plan in hand */
+    int n_move;
+    uint64_t plan;
+    char why[200];                                 /* of the last decision */
+    struct experts_event history[EXPERTS_HISTORY]; /* newest first */
+    int n_history;
+    uint64_t n_done, n_aborted, n_stalled, bytes;
+    int64_t added_mean_us, added_max_us; /* step time during the last move, less before */
+};
+int experts_view(struct experts *x, const char *instance, struct experts_view *ret,
+                 struct err *e);
+void experts_view_done(struct experts_view *v);
+/* Names of the instances whose experts can move; returns the count. */
+int experts_list(struct experts *x, char (*ret)[64], int max);
+
+#endif

@@ -1,0 +1,64 @@
+/* daemon/ctrl/experts_int.h - what experts.c, experts_plan.c and experts_view.c share.
+ * Not for others. */
+#ifndef CTRL_EXPERTS_INT_H
+#define CTRL_EXPERTS_INT_H
+
+#include <pthread.h>
+
+#include "base/list.h"
+#include "daemon/ctrl/conf.h"
+#include "daemon/ctrl/experts.h"
+#include "daemon/serve/routes.h"
+
+enum { EXPERTS_PLAN_MOVES = MOVES_QUEUED };
+
+/* One engine. */
+struct expert_set {
+    struct list link;
+    struct experts *x;
+    struct experts_engine e;
+    char instance[64];
+    struct controller *c;
+    struct controller_limits l;
+    int64_t sample_us, sampled_us;
+    int64_t tpot_us; /* objective; 0 = none */
+    struct routes *now, *loaded;
+    int64_t expert_bytes;
+    struct experts_counts seen, fresh; /* of the last sample; and since */
+    bool any_seen;
+
+    uint64_t plan; /* in hand; 0 = none */
+    struct experts_move move[EXPERTS_PLAN_MOVES];
+    int n_move;
+    bool failed;
+    char why[200], said[200];
+
+    struct experts_event history[EXPERTS_HISTORY];
+    int n_history, at_history;
+    uint64_t n_done, n_aborted, n_stalled, bytes;
+    int64_t added_mean_us, added_max_us, step_us;
+    double copy_Bps;
+};
+
+struct experts {
+    pthread_mutex_t lock; /* of what is shown: all that is written in the sets */
+    struct list sets;
+    struct store *store;      /* NULL: no journal */
+    struct metric_page *page; /* the daemon's */
+    uint64_t ids;
+    char frozen[CONF_MAX_NAMES][64];
+    int n_frozen;
+};
+
+struct expert_set *experts_find(struct experts *x, const char *instance);
+bool experts_frozen(const struct experts *x, const char *instance);
+/* Into the history, and, where result is given, into the journal. */
+void experts_note(struct expert_set *s, const struct experts_event *ev,
+                  const char *result);
+/* Carry out, or only tell, what was decided. */
+void experts_act(struct expert_set *s, const struct controller_actions *a, bool own,
+                 int64_t now_us);
+/* Give up what can be. */
+void experts_call_back(struct expert_set *s, const char *why);
+
+#endif

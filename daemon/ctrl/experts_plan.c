@@ -1,0 +1,307 @@
+/* daemon/ctrl/experts_plan.c - a plan on its way: to the engine, and what comes back.
+ *
+ * Groups of a plan are moves of the engine, in their order. It has all of them at once
+ * and does one after the other. The mirror follows at the flip. When one is aborted those
+ * behind it are given up too, since they were planned on it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/metric.h"
+#include "daemon/ctrl/experts_int.h"
+#include "daemon/serve/metrics.h"
+#include "daemon/serve/wire.h"
+#include "daemon/serve/wire_experts.h"
+#include "topo/expertplan.h"
+
+/* ---- out ---- */
+
+/* The groups as moves; -1: one has more slots than a move can. */
+static int fill_moves(struct expert_set *s, const struct controller_actions *a)
+{
+    int group = -1;
+
+    s->n_move = 0;
+    for (int i = 0; i < a->n_move; i++) {
+        const struct expert_move *m = &a->move[i];
+        struct move *v;
+
+        if (m->group != group && s->n_move == EXPERTS_PLAN_MOVES)
+            return -1;
+        if (m->group != group) {
+            s->move[s->n_move] = (struct experts_move){.state = MOVE_QUEUED};
+            s->move[s->n_move].move.id = ++s->x->ids;
+            s->move[s->n_move++].move.layer = m->layer;
+            group = m->group;
+        }
+        v = &s->move[s->n_move - 1].move;
+        if (v->n == MOVE_PUTS || v->layer != m->layer)
+            return -1;
+        v->put[v->n++] =
+            (struct move_put){(int16_t)m->device, (int16_t)m->slot,
+                              (int16_t)(m->kind == EXPERT_RETIRE ? -1 : m->expert)};
+    }
+    return 0;
+}
+
+static bool send_moves(struct expert_set *s)
+{
+    struct move v[EXPERTS_PLAN_MOVES];
+    const struct wire_expert_orders o = {.h = {.n_moves = s->n_move}, .moves = v};
+
+    for (int i = 0; i < s->n_move; i++)
+        v[i] = s->move[i].move;
+    return s->e.send(s->e.arg, &o);
+}
+
+static void end_plan(struct expert_set *s, bool whole, int64_t now_us)
+{
+    struct experts_event ev = {.plan = s->plan, .layer = -1, .what = "plan"};
+    int n = 0;
+
+    for (int i = 0; i < s->n_move; i++)
+        n += s->move[i].state == MOVE_DONE;
+    snprintf(ev.text, sizeof(ev.text), "plan %llu is over: %d of %d moves done%s%.120s",
+             (unsigned long long)s->plan, n, s->n_move, whole ? "" : "; ",
+             whole ? "" : s->why);
+    experts_note(s, &ev, whole ? "ok" : "failed");
+    controller_over(s->c, s->plan, whole, now_us);
+    pthread_mutex_lock(&s->x->lock);
+    s->plan = 0;
+    s->n_move = 0;
+    s->failed = false;
+    pthread_mutex_unlock(&s->x->lock);
+}
+
+static void tell_plan(struct expert_set *s, const struct controller_actions *a)
+{
+    struct experts_event ev = {.plan = a->plan, .layer = -1};
+    double gain = 0;
+
+    for (int i = 0; i < a->n_layer; i++)
+        gain += a->layer[i].gain_us;
+    snprintf(ev.what, sizeof(ev.what), "%s", a->advice ? "advice" : "plan");
+    if (a->n_layer == 1)
+        ev.layer = a->layer[0].layer;
+    snprintf(
+        ev.text, sizeof(ev.text),
+        "plan %llu: %d slots in %d layers, %lld bytes, predicted %.0f us a step%s%.90s",
+        (unsigned long long)a->plan, a->n_move, a->n_layer, (long long)a->bytes, gain,
+        a->why[0] ? ": " : "", a->why);
+    experts_note(s, &ev, a->advice ? "advice" : "ok");
+}
+
+static void begin_plan(struct expert_set *s, const struct controller_actions *a,
+                       int64_t now_us)
+{
+    int rc;
+
+    pthread_mutex_lock(&s->x->lock);
+    s->plan = a->plan;
+    s->failed = false;
+    rc = fill_moves(s, a);
+    pthread_mutex_unlock(&s->x->lock);
+    metric_add(s->x->page, M_EXPERT_PLANS, 0, 1);
+    if (rc < 0)
+        snprintf(s->why, sizeof(s->why),
+                 "more slots in a group or plan than an engine takes");
+    else if (!send_moves(s))
+        snprintf(s->why, sizeof(s->why), "the engine does not hear");
+    else
+        return;
+    s->n_move = 0;
+    end_plan(s, false, now_us);
+}
+
+static void send_shares(struct expert_set *s, const struct controller_actions *a)
+{
+    int n = s->now->d.n_rank * s->now->d.n_slot;
+
+    for (int i = 0; i < a->n_share; i++) {
+        const int32_t layer = a->share[i].layer;
+        const struct wire_expert_orders o = {.h = {.n_layers = 1, .n_slots = n},
+                                             .layers = &layer,
+                                             .shares = a->share[i].share};
+
+        if (!s->e.send(s->e.arg, &o))
+            return;
+        pthread_mutex_lock(&s->x->lock);
+        memcpy(s->now->layer[layer].share, a->share[i].share, (size_t)n * sizeof(float));
+        pthread_mutex_unlock(&s->x->lock);
+        metric_add(s->x->page, M_EXPERT_SHARES, 0, 1);
+    }
+}
+
+static void tell_outcome(struct expert_set *s, const struct controller_outcome *o)
+{
+    struct experts_event ev = {.plan = o->plan, .layer = o->layer, .what = "outcome"};
+
+    snprintf(ev.text, sizeof(ev.text),
+             "plan %llu, layer %d: predicted %.0f us a step, realised %.0f us",
+             (unsigned long long)o->plan, o->layer, o->predicted_us, o->realised_us);
+    experts_note(s, &ev, "ok");
+}
+
+/* An advice is told when it is a new one. */
+static bool news(struct expert_set *s, const struct controller_actions *a)
+{
+    char now[200];
+
+    snprintf(now, sizeof(now), "%d %d %lld", a->n_move, a->n_layer, (long long)a->bytes);
+    if (!strcmp(now, s->said))
+        return false;
+    memcpy(s->said, now, sizeof(now));
+    return true;
+}
+
+void experts_act(struct expert_set *s, const struct controller_actions *a, bool own,
+                 int64_t now_us)
+{
+    pthread_mutex_lock(&s->x->lock);
+    snprintf(s->why, sizeof(s->why), "%s", a->why);
+    pthread_mutex_unlock(&s->x->lock);
+    for (int i = 0; i < a->n_outcome; i++)
+        tell_outcome(s, &a->outcome[i]);
+    if (a->call_back && a->call_back == s->plan)
+        experts_call_back(s, a->why);
+    if (a->advice && !own) {
+        if (a->n_move && news(s, a))
+            tell_plan(s, a);
+        return;
+    }
+    if (!s->l.frozen)
+        send_shares(s, a);
+    if (!a->plan || s->plan)
+        return;
+    tell_plan(s, a);
+    begin_plan(s, a, now_us);
+}
+
+void experts_call_back(struct expert_set *s, const char *why)
+{
+    const struct wire_expert_orders o = {.h = {.cancel = 1}};
+    struct experts_event ev = {.plan = s->plan, .layer = -1, .what = "call-back"};
+
+    snprintf(ev.text, sizeof(ev.text), "plan %llu: %.200s", (unsigned long long)s->plan,
+             why);
+    experts_note(s, &ev, "ok");
+    s->failed = true;
+    s->e.send(s->e.arg, &o);
+}
+
+/* ---- in ---- */
+
+/* The map after the flip. */
+static void flipped(struct expert_set *s, const struct move *v)
+{
+    struct route_layer *l = &s->now->layer[v->layer];
+    int n = s->now->d.n_rank * s->now->d.n_slot;
+
+    l->generation++;
+    for (int i = 0; i < v->n; i++)
+        l->expert[v->put[i].rank * s->now->d.n_slot + v->put[i].slot] = v->put[i].expert;
+    for (int i = 0; i < n; i++) {
+        int copies = l->expert[i] < 0 ? 0 : routes_copies(s->now, v->layer, l->expert[i]);
+
+        l->share[i] = copies ? 1.0f / (float)copies : 0;
+    }
+}
+
+static void tell_end(struct expert_set *s, const struct wire_moved *m)
+{
+    bool done = m->state == MOVE_DONE;
+    struct experts_event ev = {
+        .plan = s->plan, .move = m->id, .layer = m->layer, .what = "move"};
+
+    if (done)
+        snprintf(ev.text, sizeof(ev.text),
+                 "move %llu, layer %d: done in %.3f s, %lld bytes; steps took %lld us "
+                 "(longest %lld), before %lld (%lld)",
+                 (unsigned long long)m->id, m->layer, (double)m->all_us / 1e6,
+                 (long long)m->bytes, (long long)m->during_mean_us,
+                 (long long)m->during_max_us, (long long)m->before_mean_us,
+                 (long long)m->before_max_us);
+    else
+        snprintf(ev.text, sizeof(ev.text),
+                 "move %llu, layer %d: the old map stays: %.150s",
+                 (unsigned long long)m->id, m->layer, m->why);
+    experts_note(s, &ev, done ? "ok" : "failed");
+}
+
+static void count_end(struct expert_set *s, const struct wire_moved *m)
+{
+    bool done = m->state == MOVE_DONE;
+
+    s->n_done += done;
+    s->n_aborted += !done;
+    metric_add(s->x->page, M_EXPERT_MOVES, done ? 0 : 1, 1);
+    if (!done)
+        return;
+    s->bytes += (uint64_t)m->bytes;
+    metric_add(s->x->page, M_EXPERT_MOVE_BYTES, 0, (double)m->bytes);
+    if (m->load_us > 0 && m->bytes > 0)
+        s->copy_Bps = s->l.copy_Bps = (double)m->bytes * 1e6 / (double)m->load_us;
+    if (m->before_mean_us > 0)
+        s->step_us = m->before_mean_us;
+    if (m->n_steps > 0 && m->before_mean_us > 0) {
+        s->added_mean_us = m->during_mean_us - m->before_mean_us;
+        s->added_max_us = m->during_max_us - m->before_max_us;
+        metric_set(s->x->page, M_EXPERT_ADDED, 0, (double)s->added_mean_us / 1e6);
+    }
+}
+
+static bool all_ended(const struct expert_set *s)
+{
+    for (int i = 0; i < s->n_move; i++)
+        if (s->move[i].state != MOVE_DONE && s->move[i].state != MOVE_ABORTED)
+            return false;
+    return true;
+}
+
+static void take(struct expert_set *s, struct experts_move *v, const struct wire_moved *m)
+{
+    bool end = m->state == MOVE_DONE || m->state == MOVE_ABORTED;
+    bool stalled = m->why[0] && strstr(m->why, "not done within");
+
+    pthread_mutex_lock(&s->x->lock);
+    if (m->state >= MOVE_DRAINING && m->state <= MOVE_DONE && v->state < MOVE_DRAINING)
+        flipped(s, &v->move);
+    v->state = (enum move_state)m->state;
+    snprintf(v->why, sizeof(v->why), "%.120s", m->why);
+    s->n_stalled += stalled;
+    if (end)
+        count_end(s, m);
+    pthread_mutex_unlock(&s->x->lock);
+    if (stalled)
+        metric_add(s->x->page, M_EXPERT_STALLED, 0, 1);
+}
+
+void experts_moved(struct experts *x, const void *arg, const struct wire_moved *m,
+                   int64_t now_us)
+{
+    struct expert_set *s = NULL;
+    struct experts_move *v = NULL;
+
+    list_for(it, &x->sets)
+    {
+        struct expert_set *k = list_entry(it, struct expert_set, link);
+        if (k->e.arg == arg)
+            s = k;
+    }
+    for (int i = 0; s && i < s->n_move; i++)
+        if (s->move[i].move.id == m->id)
+            v = &s->move[i];
+    if (!v)
+        return;
+    take(s, v, m);
+    if (m->state == MOVE_DONE || m->state == MOVE_ABORTED)
+        tell_end(s, m);
+    if (m->state == MOVE_ABORTED && !s->failed) {
+        snprintf(s->why, sizeof(s->why), "%.190s", m->why);
+        if (!all_ended(s))
+            experts_call_back(s, m->why);
+        s->failed = true;
+    }
+    if (all_ended(s))
+        end_plan(s, !s->failed, now_us);
+}

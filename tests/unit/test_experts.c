@@ -1,0 +1,355 @@
+/* The daemon's side of experts that move, with an engine that is made up: counts in,
+ * plans out as moves, news back; what is told, shown and counted. */
+#include "daemon/ctrl/experts.h"
+
+#include "base/err.h"
+#include "base/metric.h"
+#include "daemon/ctrl/conf.h"
+#include "daemon/serve/metrics.h"
+#include "daemon/serve/routes.h"
+#include "daemon/serve/wire.h"
+#include "daemon/serve/wire_experts.h"
+#include "tests/test.h"
+
+enum { L = 2, X = 16, D = 4, S = 6, SLOTS = D * S, MOST = 256 };
+static const int64_t SEC = 1000000;
+
+struct engine {
+    struct metric_page *page;
+    struct experts *x;
+    struct conf_instance conf;
+    struct move got[MOST];
+    int n_got, n_shares, n_cancel;
+    bool deaf, counts_none;
+    double load[L * X], sum[L * X], steps;
+    struct routes *map; /* as the engine has it */
+    int64_t now;
+};
+
+static bool on_send(void *arg, const struct wire_expert_orders *o)
+{
+    struct engine *g = arg;
+
+    if (g->deaf)
+        return false;
+    g->n_cancel += o->h.cancel;
+    g->n_shares += o->h.n_layers;
+    for (int i = 0; i < o->h.n_moves && g->n_got < MOST; i++)
+        g->got[g->n_got++] = o->moves[i];
+    return true;
+}
+
+static bool on_read(void *arg, struct experts_counts *ret)
+{
+    struct engine *g = arg;
+
+    if (g->counts_none)
+        return false;
+    ret->steps[CONTROLLER_DECODE] = g->steps;
+    for (int i = 0; i < L * X; i++) {
+        ret->tokens[CONTROLLER_DECODE][i] = g->sum[i];
+        ret->service_us[CONTROLLER_DECODE][i] = g->sum[i] * 10;
+    }
+    return true;
+}
+
+static void ready(struct engine *g)
+{
+    const struct experts_engine e = {"main", on_send, on_read, g};
+    const struct wire_ready r = {.expert_layers = L,
+                                 .experts = X,
+                                 .expert_ranks = D,
+                                 .expert_slots = S,
+                                 .expert_bytes = 1 << 20};
+    const struct routes_dims d = {X, D, S};
+    struct err err;
+
+    routes_free(g->map);
+    assert_int_equal(routes_new(&d, L, &g->map, &err), 0);
+    experts_ready(g->x, &e, &g->conf, &r);
+}
+
+static void begin(struct engine *g, enum controller_policy policy)
+{
+    struct err e;
+
+    memset(g, 0, sizeof(*g));
+    g->now = 1000 * SEC;
+    assert_int_equal(metric_page_new(metrics_defs, METRICS_N, NULL, &g->page, &e), 0);
+    g->x = experts_new(NULL, g->page);
+    g->conf.name = "main";
+    g->conf.experts.policy = (int)policy;
+    g->conf.experts.sample_ms = 1000;
+    g->conf.experts.share_s = 5;
+    g->conf.experts.dwell_s = 60;
+    g->conf.experts.horizon_s = 3600;
+    g->conf.experts.deadline_s = 600;
+    g->conf.experts.enter = 0.9;
+    g->conf.experts.leave = 0.96;
+    g->conf.experts.min_gain = 0.03;
+    g->conf.experts.prefill_share = 0.5;
+    g->conf.experts.slack_share = 0.1;
+    for (int i = 0; i < L * X; i++) /* two hot ones on the first rank of layer 0 */
+        g->load[i] = i == 0 || i == 1 ? 1000 : 50;
+    ready(g);
+}
+
+static void end(struct engine *g)
+{
+    experts_free(g->x);
+    routes_free(g->map);
+    metric_page_free(g->page);
+}
+
+/* So many seconds of 100 steps each. */
+static void run(struct engine *g, int seconds)
+{
+    for (int s = 0; s < seconds; s++) {
+        g->steps += 100;
+        for (int i = 0; i < L * X; i++)
+            g->sum[i] += g->load[i];
+        g->now += SEC;
+        experts_tick(g->x, g->now);
+    }
+}
+
+static void news(struct engine *g, const struct move *v, enum move_state state,
+                 const char *why)
+{
+    struct wire_moved m = {.id = v->id,
+                           .layer = v->layer,
+                           .state = (int32_t)state,
+                           .bytes = v->n << 20,
+                           .load_us = 100000,
+                           .all_us = 200000,
+                           .before_mean_us = 1000,
+                           .before_max_us = 2000,
+                           .during_mean_us = 1100,
+                           .during_max_us = 2500,
+                           .n_steps = 50};
+
+    snprintf(m.why, sizeof(m.why), "%s", why);
+    experts_moved(g->x, g, &m, g->now);
+}
+
+/* The engine makes a move: its map must stay one that routes_check takes. */
+static void make(struct engine *g, const struct move *v)
+{
+    struct route_layer *l = &g->map->layer[v->layer];
+    struct err e;
+
+    for (int s = MOVE_LOADING; s <= MOVE_DONE; s++) {
+        if (s == MOVE_DRAINING) {
+            for (int i = 0; i < v->n; i++)
+                l->expert[v->put[i].rank * S + v->put[i].slot] = v->put[i].expert;
+            for (int i = 0; i < SLOTS; i++)
+                l->share[i] =
+                    l->expert[i] < 0
+                        ? 0
+                        : 1.0f / (float)routes_copies(g->map, v->layer, l->expert[i]);
+            if (routes_check(g->map, &e) < 0)
+                fail_msg("%s", e.msg);
+        }
+        news(g, v, (enum move_state)s, "");
+    }
+}
+
+static double metric(const struct engine *g, int id, int at)
+{
+    return metric_get(g->page, id, at);
+}
+
+static void view(struct engine *g, struct experts_view *v)
+{
+    struct err e;
+
+    if (experts_view(g->x, "main", v, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+static int told(const struct experts_view *v, const char *what)
+{
+    int n = 0;
+
+    for (int i = 0; i < v->n_history; i++)
+        n += !strcmp(v->history[i].what, what);
+    return n;
+}
+
+static void test_auto(void **state)
+{
+    (void)state;
+    struct engine g;
+    struct experts_view v;
+
+    begin(&g, CONTROLLER_AUTO);
+    run(&g, 300);
+    view(&g, &v);
+    if (!g.n_got)
+        fail_msg("no plan: %s", v.why);
+    assert_true(v.plan > 0 && v.n_move == g.n_got);
+    assert_true(v.unbalanced[0] < 0.5 && v.balanced[0] < 0.5 && v.balanced[1] > 0.95);
+    assert_true(v.imbalance[0] > 5);
+    experts_view_done(&v);
+    for (int i = 0; i < g.n_got; i++)
+        make(&g, &g.got[i]);
+    view(&g, &v);
+    assert_int_equal(v.plan, 0);
+    assert_int_equal(v.n_done, g.n_got);
+    assert_int_equal(v.n_aborted, 0);
+    assert_true(v.balanced[0] > v.unbalanced[0] + 0.2);
+    assert_memory_equal(v.map, g.map->layer[0].expert, SLOTS * sizeof(*v.map));
+    assert_int_equal(told(&v, "plan"), 2); /* that it began, that it is over */
+    assert_int_equal(told(&v, "move"), g.n_got);
+    assert_int_equal(v.added_mean_us, 100);
+    assert_int_equal(v.added_max_us, 500);
+    assert_int_equal((int)metric(&g, M_EXPERT_MOVES, 0), g.n_got);
+    assert_int_equal((int)metric(&g, M_EXPERT_PLANS, 0), 1);
+    assert_true(metric(&g, M_EXPERT_MOVE_BYTES, 0) > 0);
+    experts_view_done(&v);
+    run(&g, 20); /* shares follow in seconds */
+    view(&g, &v);
+    double sum = 0;
+    for (int i = 0; i < SLOTS; i++)
+        sum += v.map[i] == 0 ? (double)v.share[i] : 0;
+    assert_true(sum > 0.99 && sum < 1.01);
+    experts_view_done(&v);
+    end(&g);
+}
+
+static void test_advise_and_off(void **state)
+{
+    (void)state;
+    struct engine g;
+    struct experts_view v;
+
+    begin(&g, CONTROLLER_ADVISE);
+    run(&g, 300);
+    assert_int_equal(g.n_got + g.n_shares, 0);
+    view(&g, &v);
+    assert_true(told(&v, "advice") > 0);
+    assert_int_equal(v.plan, 0);
+    experts_view_done(&v);
+    g.conf.experts.policy = CONTROLLER_OFF; /* in place */
+    experts_conf(g.x, &g, &g.conf);
+    run(&g, 300);
+    assert_int_equal(g.n_got + g.n_shares, 0);
+    end(&g);
+}
+
+/* One move fails: what has flipped stays, the rest is given up, and it says so. */
+static void test_aborted(void **state)
+{
+    (void)state;
+    struct engine g;
+    struct experts_view v;
+
+    begin(&g, CONTROLLER_AUTO);
+    run(&g, 300);
+    assert_true(g.n_got > 1);
+    make(&g, &g.got[0]);
+    news(&g, &g.got[1], MOVE_ABORTED, "loading: not done within 30.0 s");
+    if (g.n_got > 2)
+        assert_int_equal(g.n_cancel, 1);
+    for (int i = 2; i < g.n_got; i++)
+        news(&g, &g.got[i], MOVE_ABORTED, "queued: it was called back");
+    view(&g, &v);
+    assert_int_equal(v.plan, 0);
+    assert_int_equal(v.n_done, 1);
+    assert_int_equal(v.n_stalled, 1);
+    assert_memory_equal(v.map, g.map->layer[0].expert, SLOTS * sizeof(*v.map));
+    assert_non_null(strstr(v.history[0].text, "1 of"));
+    assert_int_equal((int)metric(&g, M_EXPERT_STALLED, 0), 1);
+    experts_view_done(&v);
+    news(&g, &g.got[0], MOVE_DONE, ""); /* late: nothing */
+    end(&g);
+}
+
+/* The engine goes with a plan in hand: a new one begins as loaded. */
+static void test_engine_gone(void **state)
+{
+    (void)state;
+    struct engine g;
+    struct experts_view v;
+    struct err e;
+
+    begin(&g, CONTROLLER_AUTO);
+    run(&g, 300);
+    make(&g, &g.got[0]);
+    experts_gone(g.x, &g);
+    assert_int_equal(experts_view(g.x, "main", &v, &e), -1);
+    assert_int_equal(e.code, ERR_NOTFOUND);
+    news(&g, &g.got[0], MOVE_DONE, "");
+    ready(&g);
+    view(&g, &v);
+    assert_int_equal(v.plan, 0);
+    assert_memory_equal(v.map, g.map->layer[0].expert, SLOTS * sizeof(*v.map));
+    experts_view_done(&v);
+    g.deaf = true;
+    g.sum[0] = g.steps = 0;
+    run(&g, 300);
+    view(&g, &v); /* a plan that does not go out is over */
+    assert_int_equal(v.plan, 0);
+    experts_view_done(&v);
+    end(&g);
+}
+
+static void test_operator(void **state)
+{
+    (void)state;
+    struct engine g;
+    struct experts_view v;
+    struct err e = {0};
+    char names[4][64];
+
+    begin(&g, CONTROLLER_OFF);
+    assert_int_equal(experts_list(g.x, names, 4), 1);
+    assert_string_equal(names[0], "main");
+    run(&g, 30);
+    assert_int_equal(experts_freeze(g.x, "main", true, "ops", "a test", &e), 0);
+    assert_int_equal(experts_freeze(g.x, "main", true, "ops", "", &e), -1);
+    assert_int_equal(experts_apply(g.x, "main", CONTROLLER_PLANNER, "ops", g.now, &e),
+                     -1);
+    assert_int_equal(e.code, ERR_CONFLICT);
+    experts_gone(g.x, &g); /* it stays frozen over a restart of the engine */
+    ready(&g);
+    view(&g, &v);
+    assert_true(v.frozen);
+    experts_view_done(&v);
+    assert_int_equal(experts_freeze(g.x, "main", false, "ops", "", &e), 0);
+    run(&g, 30);
+    if (experts_apply(g.x, "main", CONTROLLER_PLANNER, "ops", g.now, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_true(g.n_got > 0);
+    assert_int_equal(experts_apply(g.x, "main", CONTROLLER_PLANNER, "ops", g.now, &e),
+                     -1);
+    assert_int_equal(experts_freeze(g.x, "main", true, "ops", "", &e), 0);
+    assert_int_equal(g.n_cancel, 1); /* the plan is called back */
+    for (int i = 0; i < g.n_got; i++)
+        news(&g, &g.got[i], MOVE_ABORTED, "queued: it was called back");
+    view(&g, &v);
+    assert_int_equal(v.plan, 0);
+    experts_view_done(&v);
+    assert_int_equal(experts_freeze(g.x, "other", true, "ops", "", &e), -1);
+    assert_int_equal(e.code, ERR_NOTFOUND);
+    end(&g);
+}
+
+static void test_no_counts(void **state)
+{
+    (void)state;
+    struct engine g;
+
+    begin(&g, CONTROLLER_AUTO);
+    g.counts_none = true;
+    run(&g, 300);
+    assert_int_equal(g.n_got, 0);
+    end(&g);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_auto),     cmocka_unit_test(test_advise_and_off),
+    cmocka_unit_test(test_aborted),  cmocka_unit_test(test_engine_gone),
+    cmocka_unit_test(test_operator), cmocka_unit_test(test_no_counts),
+};
+TEST_MAIN("experts", tests)
