@@ -46,7 +46,7 @@ struct world {
     struct side *p, *d; /* p == d: one engine */
     struct req *req;
     const int32_t *prompt;
-    int left;
+    int left, on_p, most_on_p;
     struct step_token *buf;
     size_t cap;
     /* faults */
@@ -65,13 +65,24 @@ static void *engine_thread(void *arg)
     return NULL;
 }
 
+static const char *family = "llama";
+
+static struct {
+    const char *family;
+    char dir[256];
+} models[4];
+
 static const char *model_dir(void)
 {
-    static char dir[256];
+    int i = 0;
 
-    if (!dir[0])
-        snprintf(dir, sizeof(dir), "%s", tiny_model("llama", test_seed()));
-    return dir;
+    while (models[i].family && strcmp(models[i].family, family) != 0)
+        i++;
+    if (!models[i].family)
+        snprintf(models[i].dir, sizeof(models[i].dir), "%s",
+                 tiny_model(family, test_seed()));
+    models[i].family = family;
+    return models[i].dir;
 }
 
 static struct engine_cfg base_cfg(enum engine_role role, const char *layout)
@@ -264,7 +275,7 @@ static void recompute(struct world *w, struct req *r)
     assert_int_equal(wire_send_recompute(w->d->daemon, r->p.id, ids, r->n, NULL), 0);
 }
 
-__attribute__((unused)) static void cancel(struct world *w, uint64_t id)
+static void cancel(struct world *w, uint64_t id)
 {
     struct req *r = &w->req[id];
 
@@ -291,6 +302,8 @@ static void on_reserved(struct world *w, const void *p, size_t n)
     a.params.handoff = GEN_EXPORT;
     a.params.peer = w->d->ready.incarnation;
     r->on_p = true;
+    if (++w->on_p > w->most_on_p)
+        w->most_on_p = w->on_p;
     to(w->p, &a);
 }
 
@@ -318,6 +331,7 @@ static void on_finish(struct world *w, bool from_p, const void *p, size_t n)
     struct req *r = &w->req[f.id];
     if (from_p) {
         r->on_p = false;
+        w->on_p--;
         r->handed |= f.reason == FINISH_HANDOFF;
         if (r->handed || r->p_ignored || r->canceled || f.reason == FINISH_ABORT)
             return;
@@ -470,16 +484,16 @@ static void ask_all(struct world *w)
 static const struct req *alone(const char *layout)
 {
     static struct {
-        const char *layout;
+        const char *family, *layout;
         struct req *req;
-    } known[4];
+    } known[6];
     static int n_known;
     struct side s;
     struct world w;
     struct engine_cfg c = base_cfg(ENGINE_BOTH, layout);
 
     for (int i = 0; i < n_known; i++)
-        if (known[i].layout == layout)
+        if (known[i].layout == layout && known[i].family == family)
             return known[i].req;
     world_init(&w);
     launch(&s, &c);
@@ -488,7 +502,8 @@ static const struct req *alone(const char *layout)
     run(&w, 0);
     assert_int_equal(stop(&s), 0);
     free(w.buf);
-    assert_true(n_known < 4);
+    assert_true(n_known < 6);
+    known[n_known].family = family;
     known[n_known].layout = layout;
     known[n_known].req = w.req;
     return known[n_known++].req;
@@ -591,17 +606,213 @@ static void test_cp(void **state)
     same_tokens("cp2 striped", ring, ring, NEAR);
 }
 
+static void test_families(void **state)
+{
+    (void)state;
+    family = "qwen3_moe";
+    same_tokens("adp2 ep2", NULL, NULL, IDS);
+    same_tokens(NULL, "adp2 ep2", NULL, IDS);
+    family = "deepseek_v3"; /* a latent */
+    same_tokens("tp2", NULL, NULL, IDS);
+    same_tokens("pp2", "cp2 ring ep2", NULL, NEAR);
+    family = "llama";
+}
+
+/* ---- what goes wrong ---- */
+
+static void end_pair(struct world *w)
+{
+    assert_int_equal(stop(w->p), 0);
+    assert_int_equal(stop(w->d), 0);
+    world_done(w);
+}
+
+static int count_lost(const struct world *w)
+{
+    int n = 0;
+
+    for (int i = 1; i <= N_LENGTHS; i++)
+        n += w->req[i].lost;
+    return n;
+}
+
+/* Offers that do not come, come twice, or name blocks that are others by now: the answer
+ * side computes the prompt, and the client gets the same. */
+static void test_lost_offers(void **state)
+{
+    (void)state;
+    struct side p, d;
+    struct world w;
+
+    for (int fault = 0; fault < 3; fault++) {
+        world_init(&w);
+        launch_pair(&w, &p, &d, NULL, NULL, 300);
+        w.drop_exports = fault == 0 ? 5 : 0;
+        w.twice = fault == 1 ? 5 : 0;
+        w.spoil_gen = fault == 2;
+        ask_all(&w);
+        run(&w, 0);
+        check_like(&w, NULL, BITS);
+        assert_true(count_lost(&w) > 0);
+        settle(&w);
+        assert_true(metric_get(d.page, M_HANDOFF_RECOMPUTED, 0) >= count_lost(&w));
+        end_pair(&w);
+    }
+}
+
+/* A reader that never says that it is done: its lease ends, the blocks are in quarantine,
+ * and are taken back. */
+static void test_silent_reader(void **state)
+{
+    (void)state;
+    struct side p, d;
+    struct world w;
+
+    world_init(&w);
+    launch_pair(&w, &p, &d, NULL, NULL, 100);
+    w.drop_pulled = 1 << 20;
+    ask_all(&w);
+    run(&w, 0);
+    check_like(&w, NULL, BITS);
+    check_no_blocks(&p);
+    assert_true(metric_get(p.page, M_HANDOFF_QUARANTINES, 0) > 0);
+    assert_true(metric_get(p.page, M_HANDOFF_TAKEN_BACK, 0) > 0);
+    check_no_blocks(&d);
+    end_pair(&w);
+}
+
+/* The prompts' engine ends in the middle. */
+static void test_exporter_ends(void **state)
+{
+    (void)state;
+    struct side p, d;
+    struct world w;
+
+    for (int64_t after = 500; after < 20000; after *= 3) {
+        enum wire_kind kind;
+        const void *m;
+        size_t n;
+
+        world_init(&w);
+        launch_pair(&w, &p, &d, "pp2", "tp2", 0);
+        ask_all(&w);
+        run(&w, after);
+        assert_int_equal(wire_send(p.daemon, WIRE_STOP, NULL, 0, NULL), 0);
+        while (next(&p, &kind, &m, &n))
+            hear(&w, true, kind, m, n);
+        p.gone = true;
+        say_id(&d, WIRE_PEER_GONE, p.ready.incarnation);
+        for (int i = 1; i <= N_LENGTHS; i++)
+            if (w.req[i].on_p && !w.req[i].handed)
+                recompute(&w, &w.req[i]);
+        run(&w, 0);
+        check_like(&w, NULL, IDS);
+        check_no_blocks(&d);
+        assert_int_equal(join(&p), 0);
+        assert_int_equal(stop(&d), 0);
+        world_done(&w);
+    }
+}
+
+/* Clients that leave in any state. */
+static void test_cancels(void **state)
+{
+    (void)state;
+    struct side p, d;
+    struct world w;
+    uint64_t rng = test_seed();
+    int n = 1;
+
+    world_init(&w);
+    launch_pair(&w, &p, &d, "tp2", NULL, 0);
+    for (int round = 0; round < 60; round++) {
+        int first = n;
+        for (int i = 0; i < 8; i++, n++)
+            ask(&w, params((uint64_t)n, 1 + (int)(test_rand(&rng) % 500), 8));
+        run(&w, 1 + (int64_t)(test_rand(&rng) % 4000));
+        for (int i = first; i < n; i++)
+            if (!w.req[i].done && !w.req[i].canceled && test_rand(&rng) % 4)
+                cancel(&w, (uint64_t)i);
+    }
+    run(&w, 0);
+    settle(&w);
+    int n_aborted = 0;
+    for (int i = 1; i < n; i++) {
+        assert_true(w.req[i].done);
+        n_aborted += w.req[i].f.reason == FINISH_ABORT;
+    }
+    assert_true(n_aborted > 50);
+    end_pair(&w);
+}
+
+/* The answers' engine has room for one: the prompts of the others are not begun. */
+static void test_back_pressure(void **state)
+{
+    (void)state;
+    struct side p, d;
+    struct world w;
+    struct engine_cfg c = base_cfg(ENGINE_PREFILL, NULL);
+
+    world_init(&w);
+    launch(&p, &c);
+    c = base_cfg(ENGINE_DECODE, NULL);
+    c.max_seqs = 1;
+    launch(&d, &c);
+    introduce(&p, &d);
+    w.p = &p;
+    w.d = &d;
+    ask_all(&w);
+    run(&w, 0);
+    check_like(&w, NULL, BITS);
+    assert_int_equal(w.most_on_p, 1);
+    settle(&w);
+    end_pair(&w);
+}
+
+/* An engine of another model: its requests are computed where the answers are. */
+static void test_other_model(void **state)
+{
+    (void)state;
+    struct side p, d;
+    struct world w;
+    struct engine_cfg c;
+
+    world_init(&w);
+    family = "deepseek_v3";
+    c = base_cfg(ENGINE_PREFILL, NULL);
+    launch(&p, &c);
+    family = "llama";
+    c = base_cfg(ENGINE_DECODE, NULL);
+    launch(&d, &c);
+    introduce(&p, &d);
+    w.p = &p;
+    w.d = &d;
+    ask_all(&w);
+    run(&w, 0);
+    check_like(&w, NULL, BITS);
+    assert_int_equal(count_lost(&w), N_LENGTHS);
+    end_pair(&w);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_same_layout),
     cmocka_unit_test(test_tp),
     cmocka_unit_test(test_pp),
     cmocka_unit_test(test_cp),
+    cmocka_unit_test(test_families),
+    cmocka_unit_test(test_lost_offers),
+    cmocka_unit_test(test_silent_reader),
+    cmocka_unit_test(test_exporter_ends),
+    cmocka_unit_test(test_cancels),
+    cmocka_unit_test(test_back_pressure),
+    cmocka_unit_test(test_other_model),
 };
 
 int main(int argc, char **argv)
 {
     int rc = test_main(argc, argv, "split", tests, sizeof(tests) / sizeof(tests[0]));
 
-    tiny_remove(model_dir());
+    for (int i = 0; i < 4 && models[i].family; i++)
+        tiny_remove(models[i].dir);
     return rc;
 }
