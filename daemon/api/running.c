@@ -68,6 +68,73 @@ void control_kv(struct conn *c)
     free(s);
 }
 
+static void put_pool(struct jw *w, const struct pool_status *s)
+{
+    jw_obj(w);
+    jw_kstr(w, "engine", s->name);
+    jw_kstr(w, "role", s->role);
+    jw_kint(w, "generation", s->generation);
+    jw_kbool(w, "ready", s->ready);
+    jw_kint(w, "running", s->running);
+    jw_kint(w, "waiting", s->waiting);
+    jw_kint(w, "helping", s->helping);
+    jw_kint(w, "away", s->away);
+    jw_kint(w, "exports", s->exports);
+    jw_kint(w, "export_blocks", s->export_blocks);
+    jw_kint(w, "quarantined_blocks", s->quarantined);
+    jw_kint(w, "handoffs", s->handoffs);
+    jw_kint(w, "lost", s->lost);
+    jw_kint(w, "recomputed", s->recomputed);
+    jw_kint(w, "retries", s->retries);
+    jw_knum(w, "bytes", s->bytes);
+    jw_key(w, "handoff_ms");
+    jw_obj(w);
+    jw_knum(w, "p50", s->p50_s * 1e3);
+    jw_knum(w, "p95", s->p95_s * 1e3);
+    jw_knum(w, "p99", s->p99_s * 1e3);
+    jw_obj_end(w);
+    jw_obj_end(w);
+}
+
+static void put_pool_window(struct jw *w, const struct pool_window *s)
+{
+    double cost = s->handoff_s + s->scheduling_s + s->queueing_s;
+
+    jw_obj(w);
+    jw_kstr(w, "instance", s->instance);
+    jw_kint(w, "handoffs", s->handoffs);
+    jw_knum(w, "removed_s", s->removed_s);
+    jw_knum(w, "handoff_s", s->handoff_s);
+    jw_knum(w, "scheduling_s", s->scheduling_s);
+    jw_knum(w, "queueing_s", s->queueing_s);
+    jw_kbool(w, "pays", s->removed_s > cost);
+    jw_obj_end(w);
+}
+
+void control_pools(struct conn *c)
+{
+    struct pool_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
+    struct pool_window *v = xcalloc(MAX_INSTANCES, sizeof(*v));
+    int n = router_pools(c->h->router, s, MAX_INSTANCES);
+    struct reply r;
+
+    reply_open(&r);
+    jw_key(&r.w, "pools");
+    jw_arr(&r.w);
+    for (int i = 0; i < n; i++)
+        put_pool(&r.w, &s[i]);
+    jw_arr_end(&r.w);
+    n = router_pool_windows(c->h->router, v, MAX_INSTANCES);
+    jw_key(&r.w, "windows");
+    jw_arr(&r.w);
+    for (int i = 0; i < n; i++)
+        put_pool_window(&r.w, &v[i]);
+    jw_arr_end(&r.w);
+    reply_send(c, &r, 200);
+    free(s);
+    free(v);
+}
+
 /* Ids of the requests that the word names: a number of ours, or the label of a client's
  * request, which has one id a choice. */
 static int find_requests(struct conn *c, const char *word, uint64_t *ret, int max)

@@ -124,6 +124,29 @@ struct instance_status {
 /* One a target: an instance whose engine is being replaced has two. */
 int router_instances(struct router *r, struct instance_status *ret, int max);
 
+/* One an engine of a pool. */
+struct pool_status {
+    char name[64], role[16]; /* prefill, decode */
+    int generation;
+    bool ready;
+    int running, waiting;
+    int helping, away; /* prompts of others' requests; own ones that are computed there */
+    /* KV that waits for the other pool: requests and blocks; of these in quarantine */
+    int exports, export_blocks, quarantined;
+    int64_t handoffs, lost, recomputed, retries; /* since it started */
+    double bytes;
+    double p50_s, p95_s, p99_s; /* of handoffs; NaN without any */
+};
+int router_pools(struct router *r, struct pool_status *ret, int max);
+/* What the pools of an instance brought and cost within the last minute, in seconds of
+ * requests: split.h. */
+struct pool_window {
+    char instance[64];
+    int64_t handoffs;
+    double removed_s, handoff_s, scheduling_s, queueing_s;
+};
+int router_pool_windows(struct router *r, struct pool_window *ret, int max);
+
 struct request_status {
     uint64_t id;
     char label[72], model[128], instance[64];

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/metric.h"
+#include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/router_int.h"
 #include "daemon/serve/metrics.h"
 
@@ -145,6 +146,94 @@ int router_requests(struct router *r, struct request_status *ret, int max)
         }
     pthread_mutex_unlock(&r->lock);
     qsort(ret, (size_t)n, sizeof(*ret), by_id);
+    return n;
+}
+
+/* ---- pools ---- */
+
+static void describe_pool(const struct target *t, struct pool_status *ret)
+{
+    const struct metric_page *p = t->page->page;
+
+    *ret = (struct pool_status){
+        .generation = t->st.generation,
+        .ready = router_not_ready(t, NULL) == 0,
+        .running = (int)metric_get(p, M_RUNNING, 0),
+        .waiting = (int)metric_get(p, M_WAITING, 0),
+        .helping = t->end.n_help,
+        .away = t->end.n_away,
+        .exports = (int)metric_get(p, M_HANDOFF_EXPORTS, 0),
+        .export_blocks = (int)metric_get(p, M_HANDOFF_EXPORT_BLOCKS, 0),
+        .quarantined = (int)metric_get(p, M_HANDOFF_QUARANTINED, 0),
+        .handoffs = (int64_t)metric_get(p, M_HANDOFF_TIME, 0),
+        .lost = (int64_t)metric_get(p, M_HANDOFF_LOST, 0),
+        .recomputed = (int64_t)metric_get(p, M_HANDOFF_RECOMPUTED, 0),
+        .retries = (int64_t)metric_get(p, M_HANDOFF_RETRIES, 0),
+        .bytes = metric_get(p, M_HANDOFF_BYTES, 0),
+        .p50_s = metric_quantile(p, M_HANDOFF_TIME, 0.5),
+        .p95_s = metric_quantile(p, M_HANDOFF_TIME, 0.95),
+        .p99_s = metric_quantile(p, M_HANDOFF_TIME, 0.99),
+    };
+    memcpy(ret->name, t->st.name, sizeof(ret->name));
+    snprintf(ret->role, sizeof(ret->role), "%s",
+             t->end.role == CONF_ROLE_PREFILL ? "prefill" : "decode");
+}
+
+int router_pools(struct router *r, struct pool_status *ret, int max)
+{
+    int n = 0;
+
+    pthread_mutex_lock(&r->lock);
+    list_for(it, &r->targets)
+    {
+        const struct target *t = list_entry(it, struct target, link);
+        if (n < max && t->end.role != CONF_ROLE_BOTH)
+            describe_pool(t, &ret[n++]);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+/* The row of a target's instance, made when it is new; NULL: there are too many. */
+static struct pool_window *window_of(const struct target *t, struct pool_window *v,
+                                     int *n, int max)
+{
+    char name[64];
+
+    snprintf(name, sizeof(name), "%.*s", (int)conf_name_len(t->st.name), t->st.name);
+    for (int i = 0; i < *n; i++)
+        if (!strcmp(v[i].instance, name))
+            return &v[i];
+    if (*n == max)
+        return NULL;
+    v[*n] = (struct pool_window){0};
+    memcpy(v[*n].instance, name, sizeof(name));
+    return &v[(*n)++];
+}
+
+int router_pool_windows(struct router *r, struct pool_window *ret, int max)
+{
+    int64_t now = clock_now_us(clock_real());
+    int n = 0;
+
+    pthread_mutex_lock(&r->lock);
+    list_for(it, &r->targets)
+    {
+        const struct target *t = list_entry(it, struct target, link);
+        struct pool_window *w =
+            t->end.role == CONF_ROLE_DECODE ? window_of(t, ret, &n, max) : NULL;
+        double sum[SPLIT_SUMS];
+
+        if (!w)
+            continue;
+        split_window_sum(&t->window, now, sum);
+        w->handoffs += (int64_t)sum[SPLIT_COUNT];
+        w->removed_s += sum[SPLIT_REMOVED];
+        w->handoff_s += sum[SPLIT_HANDOFF];
+        w->scheduling_s += sum[SPLIT_SCHEDULE];
+        w->queueing_s += sum[SPLIT_QUEUE];
+    }
+    pthread_mutex_unlock(&r->lock);
     return n;
 }
 

@@ -3,12 +3,13 @@ changes between the modes that lose no request."""
 import json
 import os
 import signal
+import subprocess
 import threading
 
 import pytest
 
 import rack as rack_module
-from rack import MODEL, SLOW, wait_for
+from rack import BIN, MODEL, SLOW, wait_for
 
 TEXT = "/v1/completions"
 CONFIG = f"""
@@ -127,7 +128,19 @@ def test_prompts_are_handed_over(split, expected):
     assert at["main/prefill"]["mode"] == at["main/decode"]["mode"] == "split"
     assert all(n == ANSWER for _, n in expected)
     assert len({text for text, _ in expected}) > 1
-    assert sums(split, "llmrack_kv_handoff_bytes_total") > 0
+    shown = split.local("/api/v1/pools")
+    assert {p["engine"]: p["role"] for p in shown["pools"]} == \
+        {"main/prefill": "prefill", "main/decode": "decode"}
+    decode = next(p for p in shown["pools"] if p["role"] == "decode")
+    assert decode["handoffs"] == len(expected) and decode["recomputed"] == 0
+    assert decode["bytes"] == sums(split, "llmrack_kv_handoff_bytes_total") > 0
+    assert 0 < decode["handoff_ms"]["p50"] <= decode["handoff_ms"]["p99"]
+    assert sum(p["exports"] + p["quarantined_blocks"] for p in shown["pools"]) == 0
+    assert [w["instance"] for w in shown["windows"]] == ["main"]
+    table = subprocess.run([os.path.join(BIN, "llmctl"), "--socket", split.sock, "-c",
+                            "show pools"], capture_output=True, text=True, timeout=30)
+    assert table.returncode == 0 and "QUARANTINE" in table.stdout, table
+    assert "main/decode" in table.stdout and "REMOVED S" in table.stdout
 
 
 def test_an_engine_of_either_pool_is_killed(split, expected):

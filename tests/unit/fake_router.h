@@ -311,6 +311,18 @@ int router_instances(struct router *r, struct instance_status *ret, int max)
     return 1;
 }
 
+int router_pools(struct router *r, struct pool_status *ret, int max)
+{
+    (void)r, (void)ret, (void)max;
+    return 0;
+}
+
+int router_pool_windows(struct router *r, struct pool_window *ret, int max)
+{
+    (void)r, (void)ret, (void)max;
+    return 0;
+}
+
 int router_requests(struct router *r, struct request_status *ret, int max)
 {
     int n;

@@ -229,6 +229,30 @@ static void at_rest(struct fix *f)
     }
 }
 
+/* What show pools tells when all is over. */
+static void shown(struct fix *f, int handoffs)
+{
+    struct pool_status p[8];
+    struct pool_window w[8];
+    int n = router_pools(f->r, p, 8), n_windows = router_pool_windows(f->r, w, 8);
+    int sum = 0;
+
+    assert_int_equal(n, 4);
+    for (int i = 0; i < n; i++) {
+        assert_true(p[i].ready);
+        assert_int_equal(p[i].helping + p[i].away, 0);
+        assert_string_equal(p[i].role, i < 2 ? "prefill" : "decode");
+        sum += (int)p[i].handoffs;
+        if (p[i].handoffs)
+            assert_true(p[i].p50_s > 0 && p[i].p50_s <= p[i].p99_s);
+    }
+    assert_int_equal(sum, handoffs);
+    assert_int_equal(n_windows, 1);
+    assert_string_equal(w[0].instance, "one");
+    assert_int_equal(w[0].handoffs, handoffs);
+    assert_true(w[0].handoff_s > 0 && w[0].scheduling_s > 0);
+}
+
 static void prompt_here_answer_there(void **state)
 {
     struct fix *f = *state;
@@ -243,6 +267,7 @@ static void prompt_here_answer_there(void **state)
     }
     at_rest(f);
     assert_int_equal((int)counted(f, M_HANDOFF_TIME), 20);
+    shown(f, 20);
 }
 
 static void choices_each_on_their_own(void **state)
