@@ -1,0 +1,198 @@
+/* tests/unit/expert_rig.h - ranks of a tiny model whose experts move, step by step. */
+#ifndef TESTS_EXPERT_RIG_H
+#define TESTS_EXPERT_RIG_H
+
+#include "daemon/serve/engine_experts.h"
+
+#include <poll.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "daemon/serve/executor.h"
+#include "daemon/serve/model.h"
+#include "daemon/serve/ranks.h"
+#include "daemon/serve/routes.h"
+#include "tests/tiny.h"
+
+/* With two ranks: experts of each, the first slot to spare, slots when there is one. */
+enum { HOME = TINY_EXPERTS / 2, SPARE = HOME, SLOTS = HOME + 1 };
+enum { SEQS = 8, ROWS = 64, CTX = 2048, PER_SEQ = CTX / KV_BLOCK_TOK };
+
+static const struct step_caps caps = {.items = SEQS,
+                                      .toks = ROWS,
+                                      .blocks = SEQS * PER_SEQ,
+                                      .samples = SEQS,
+                                      .hist = 1024,
+                                      .biases = 64,
+                                      .copies = 4,
+                                      .refs = SEQS,
+                                      .outs = ROWS};
+
+struct rig {
+    char dir[256];
+    struct model *m;
+    struct executor *x;
+    struct step *st;
+    struct engine_experts *g;
+    int n_done, n_aborted;
+    char why[256];
+    bool broken;
+    int64_t bytes;
+    enum move_state last;
+    int at; /* of the sequences */
+    int32_t tok[SEQS];
+};
+
+static int64_t now(void) { return clock_now_us(clock_real()); }
+
+static void on_news(void *arg, const struct moves_news *n)
+{
+    struct rig *r = arg;
+
+    r->last = n->state;
+    r->n_done += n->state == MOVE_DONE;
+    r->n_aborted += n->state == MOVE_ABORTED;
+    if (n->why[0] && !r->why[0])
+        snprintf(r->why, sizeof(r->why), "%s", n->why);
+    r->bytes += n->state == MOVE_DONE ? n->bytes : 0;
+}
+
+static void on_broken(void *arg, const struct err *why)
+{
+    struct rig *r = arg;
+
+    r->broken = true;
+    snprintf(r->why, sizeof(r->why), "%.250s", why->msg);
+}
+
+/* Of each state of a move; of a collective. */
+static int64_t rig_state_us, rig_comm_us = 5000000;
+
+static void open_rig(struct rig *r, const char *family, const char *layout, int spare,
+                     enum spread routing)
+{
+    struct ranks_cfg c = {
+        .backend = {.name = "cpu", .n_threads = 2, .isa = "auto"},
+        .forward = {.max_rows = ROWS,
+                    .max_items = SEQS,
+                    .max_ctx = CTX,
+                    .max_outs = 8,
+                    .kv_type = DT_F16,
+                    .n_blocks = SEQS * PER_SEQ,
+                    .part = {.spare = spare, .routing = routing}},
+        .caps = caps,
+        .depth = 1,
+        .comm_timeout_us = rig_comm_us,
+    };
+    struct engine_experts_cfg gc = {.share = 1,
+                                    .slice_bytes = 2048,
+                                    .state_us = rig_state_us,
+                                    .tell = on_news,
+                                    .broken = on_broken,
+                                    .arg = r};
+    struct err e = {0};
+
+    memset(r, 0, sizeof(*r));
+    assert_int_equal(layout_parse(layout, &c.layout, &e), 0);
+    snprintf(r->dir, sizeof(r->dir), "%s", tiny_model(family, test_seed()));
+    if (model_open(r->dir, &r->m, &e) < 0 ||
+        ranks_new(r->m, &c, NULL, NULL, &r->x, &e) < 0)
+        fail_msg("%s", e.msg);
+    r->st = step_new(&caps);
+    gc.x = r->x;
+    gc.model = r->m;
+    if (spare && engine_experts_new(&gc, &r->g, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+static void close_rig(struct rig *r)
+{
+    if (r->g)
+        engine_experts_free(r->g);
+    else
+        model_free(r->m);
+    executor_free(r->x);
+    free(r->st);
+    tiny_remove(r->dir);
+}
+
+/* ---- steps ---- */
+
+static void add(struct rig *r, uint64_t seq, int pos, const int32_t *toks, int n)
+{
+    struct step *st = r->st;
+    struct step_item *it = &step_items(st)[st->n_items++];
+
+    *it = (struct step_item){.seq = seq,
+                             .first_pos = pos,
+                             .n_tok = n,
+                             .tok_off = st->n_toks,
+                             .parent_off = -1,
+                             .block_off = st->n_blocks,
+                             .n_block = (pos + n + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK,
+                             .out_from = n - 1,
+                             .sample = st->n_samples,
+                             .next = -1};
+    for (int i = 0; i < n; i++)
+        step_toks(st)[st->n_toks++] = toks[i];
+    for (int i = 0; i < it->n_block; i++)
+        step_blocks(st)[st->n_blocks++] = (int)seq * PER_SEQ + i;
+    step_samples(st)[st->n_samples++] =
+        (struct step_sample){.top_p = 1, .repetition = 1}; /* greedy */
+}
+
+/* One step of all sequences; their tokens and log-probabilities come to out. */
+static void step(struct rig *r, struct step_token *out)
+{
+    static const int32_t prompt[] = {5, 77, 130, 9, 201, 44, 3, 250};
+    int64_t until = now() + 20000000;
+    struct step_done d;
+    struct err e = {0};
+    uint64_t ticket;
+
+    step_clear(r->st);
+    for (int q = 0; q < SEQS; q++)
+        if (r->at == 0)
+            add(r, (uint64_t)q, 0, prompt + q % 4, 4);
+        else
+            add(r, (uint64_t)q, 3 + r->at, &r->tok[q], 1);
+    if (executor_submit(r->x, r->st, &ticket, &e) < 0)
+        fail_msg("%s", e.msg);
+    if (r->g)
+        engine_experts_submitted(r->g, ticket);
+    while (!executor_poll(r->x, &d)) {
+        struct pollfd p[3] = {{r->x->fd, POLLIN, 0}};
+        for (int i = 0; r->g && i < 2; i++)
+            p[1 + i] = (struct pollfd){engine_experts_fd(r->g, i), POLLIN, 0};
+        assert_true(now() < until);
+        poll(p, r->g ? 3 : 1, 20);
+        if (r->g)
+            engine_experts_poll(r->g, now());
+    }
+    if (d.error)
+        fail_msg("%s", d.error->msg);
+    if (r->g)
+        engine_experts_step(r->g, now(), ticket, d.end_us - d.start_us);
+    for (int q = 0; q < SEQS; q++) {
+        out[q] = d.toks[d.results[q].tok_off];
+        r->tok[q] = out[q].id;
+    }
+    r->at++;
+}
+
+/* Without a step: until nothing is under way. */
+static void idle(struct rig *r)
+{
+    int64_t until = now() + 20000000;
+
+    while (engine_experts_waiting(r->g)) {
+        struct pollfd p[2];
+        for (int i = 0; i < 2; i++)
+            p[i] = (struct pollfd){engine_experts_fd(r->g, i), POLLIN, 0};
+        assert_true(now() < until);
+        poll(p, 2, 20);
+        engine_experts_poll(r->g, now());
+    }
+}
+
+#endif
