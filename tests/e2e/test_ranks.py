@@ -173,7 +173,7 @@ def test_groups_share_the_experts(start, tmp_path):
         want = [a[1]["choices"][0]["text"] for a in pool.map(lambda a: r.post(TEXT, a), asks)]
         whole, kv = ranks(r)[0]["weight_bytes"], ranks(r)[0]["kv_bytes"]
         said = check(r, layout__adp=2)
-        assert re.search("ep 1 with tp 1 and adp 2: .* ep 2|do not regroup", json.dumps(said)), said
+        assert re.search("ep 1 with tp 1, cp 1 and adp 2: .* ep 2|do not regroup", json.dumps(said)), said
         assert r.local_request("DELETE", "/api/v1/config/draft")[0] == 200
         commit(r, layout__adp=2, layout__tp=2, layout__ep=4)
         rows = wait_for(lambda: [x for x in ranks(r) if x["kv_ledger_bytes"]])
