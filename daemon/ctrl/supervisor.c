@@ -99,13 +99,18 @@ static void enter(struct supervisor *s, enum instance_state state)
 /* What the dead engine left in its gauges is no longer so. */
 static void clear_gauges(struct metric_page *p)
 {
-    static const int rows[] = {M_RUNNING,       M_WAITING,        M_WAITING_BY,
-                               M_KV_USAGE,      M_KV_BLOCKS_FREE, M_KV_BLOCKS_CACHED,
-                               M_KV_BLOCKS_USED};
+    static const int rows[] = {M_RUNNING,         M_WAITING,
+                               M_WAITING_BY,      M_KV_USAGE,
+                               M_KV_BLOCKS_FREE,  M_KV_BLOCKS_CACHED,
+                               M_KV_BLOCKS_USED,  M_HANDOFF_EXPORTS,
+                               M_HANDOFF_HELD,    M_HANDOFF_EXPORT_BLOCKS,
+                               M_HANDOFF_IMPORTS, M_HANDOFF_QUARANTINED};
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         metric_set(p, rows[i], 0, 0);
     metric_set(p, M_WAITING_BY, 1, 0);
+    for (int state = 1; state < 4; state++)
+        metric_set(p, M_HANDOFF_IMPORTS, state, 0);
 }
 
 static void wait_and_retry(struct supervisor *s, enum instance_state state,

@@ -85,6 +85,17 @@ struct first {
     char *why; /* 160 */
 };
 
+/* Is the row one of a pool that the engine is not in? */
+static bool of_other_pool(const char *engine, const char *row)
+{
+    const char *pool = engine + conf_name_len(engine);
+    size_t n = strcspn(row, ".");
+
+    return ((n == 7 && !strncmp(row, "prefill", n)) ||
+            (n == 6 && !strncmp(row, "decode", n))) &&
+           (pool[0] != '/' || strncmp(pool + 1, row, n));
+}
+
 /* The first change that concerns the engine, in words. */
 static void on_change(void *arg, const struct conf_change *c)
 {
@@ -95,6 +106,8 @@ static void on_change(void *arg, const struct conf_change *c)
     if (!strncmp(c->path, "instances.", 10) && !strncmp(c->path + 10, f->instance, n) &&
         c->path[10 + n] == '.')
         row = c->path + 10 + n + 1;
+    if (row && of_other_pool(f->instance, row))
+        row = NULL;
     if (!strncmp(c->path, "models.", 7) && !strncmp(c->path + 7, f->model, m) &&
         c->path[7 + m] == '.')
         row = c->path;

