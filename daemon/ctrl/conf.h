@@ -91,6 +91,10 @@ struct conf_instance {
         double temperature, top_p; /* of requests that name none */
     } sampling;
     struct conf_slo slo;
+    struct {
+        int64_t lease_ms;
+        bool sums;
+    } handoff;
     int64_t stuck_s;
     int on_engine_loss; /* enum conf_loss */
     int64_t restart_wait_s;

@@ -304,13 +304,14 @@ static uint64_t sum_row(const struct kvspot *s, int v, uint64_t key)
     const struct kv_layout *l = &s->in->layout;
     const uint8_t *head = s->in->mem + s->off + (v ? l->head_bytes : 0);
     int pad = kv_pad_dim(l->head_dim);
+    size_t bytes = kvmap_element(l);
     uint64_t sum = 0;
 
     for (int d = 0; d < l->head_dim; d++) {
         size_t at =
             v ? kv_v_index(l->type, pad, s->tok, d) : kv_k_index(l->type, s->tok, d);
-        uint16_t x;
-        memcpy(&x, head + at * sizeof(x), sizeof(x));
+        uint32_t x = 0;
+        memcpy(&x, head + at * bytes, bytes);
         sum += mix(key + (uint64_t)d) * ((uint64_t)x + 1);
     }
     return sum;

@@ -74,6 +74,11 @@ struct kvspot kvmap_find(const struct kvmap *m, const struct kvtable *t, int lay
  * copy: then what was copied was them. */
 bool kvmap_still(const struct kvmap *m, uint64_t incarnation,
                  const struct wire_block *blocks, int n);
+/* Bytes of an element. */
+static inline size_t kvmap_element(const struct kv_layout *l)
+{
+    return l->type == DT_F32 ? 4 : 2;
+}
 /* Of the KV of positions from .. upto-1, the same in any layout; never 0. */
 uint64_t kvmap_sum(const struct kvmap *m, const struct kvtable *t, int from, int upto);
 

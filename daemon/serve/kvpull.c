@@ -31,11 +31,12 @@ static void copy_row(const struct kvpull_piece *p, int i, int v)
     const uint8_t *src = p->src + (v ? l->head_bytes : 0);
     uint8_t *dst = p->dst + (v ? l->head_bytes : 0);
     int pad = kv_pad_dim(l->head_dim), from = p->src_tok[i], to = p->dst_tok[i];
+    size_t bytes = kvmap_element(l);
 
     for (int d = 0; d < pad; d++) {
         size_t a = v ? kv_v_index(l->type, pad, from, d) : kv_k_index(l->type, from, d);
         size_t b = v ? kv_v_index(l->type, pad, to, d) : kv_k_index(l->type, to, d);
-        memcpy(dst + b * 2, src + a * 2, 2);
+        memcpy(dst + b * bytes, src + a * bytes, bytes);
     }
 }
 

@@ -228,6 +228,60 @@ static void test_evict_from_tail(void **st)
     kvcache_free(kv);
 }
 
+/* Pinned blocks stay as they are, whoever had them; then they are as any others, and a
+ * block's generation tells that it is another one. */
+static void test_pins(void **st)
+{
+    (void)st;
+    static _Atomic uint32_t gens[8];
+    struct kvcache_cfg c = {.block_tok = BT, .n_groups = 1, .reuse = true, .gens = gens};
+    struct kvcache_stats v;
+    int32_t a[17], ids[5];
+    uint32_t gen[4];
+    int n, copies = 0;
+
+    memset((void *)gens, 0, sizeof(gens));
+    c.group[0] = (struct kv_group){KV_FULL, 8, 0};
+    struct kvcache *kv = kvcache_new(&c);
+    iota(a, 17, 0);
+    struct kvseq *s = filled(kv, 17, 0); /* the last block is not full */
+    memcpy(ids, kvseq_blocks(s, 0, &n), sizeof(ids));
+    assert_int_equal(n, 5);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(gen[i] = kvcache_gen(kv, ids[i]), 1);
+    kvcache_pin(kv, ids, 3);
+    kvcache_pin(kv, ids, 2); /* for another reader */
+    check(kv);
+    kvcache_pin(kv, ids + 3, 2);
+    kvseq_free(s);
+    check(kv);
+    assert_int_equal(available(kv), 3);
+    kvcache_stats(kv, &v);
+    assert_true(v.n_pinned == 5 && v.n_used == 5);
+    s = filled(kv, 8, 900);
+    struct kvseq *t = kvseq_new(kv, 0, 0, true);
+    assert_int_equal(kvseq_reserve(t, 0, 12, NULL, &copies, 0), -1);
+    assert_int_equal(kvcache_peek(kv, 0, 0, a, 17), 16); /* found all the same */
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(kvcache_gen(kv, ids[i]), gen[i]);
+    kvseq_free(t);
+    kvseq_free(s);
+    kvcache_unpin(kv, ids, 5);
+    check(kv);
+    kvcache_stats(kv, &v);
+    assert_true(v.n_pinned == 2 && v.n_used == 2);
+    kvcache_unpin(kv, ids, 2);
+    check(kv);
+    assert_int_equal(available(kv), 8);
+    assert_int_equal(kvcache_peek(kv, 0, 0, a, 17), 16);
+    s = filled(kv, 32, 2000); /* takes all */
+    for (int i = 0; i < 4; i++)
+        assert_true(kvcache_gen(kv, ids[i]) > gen[i]);
+    kvseq_free(s);
+    check(kv);
+    kvcache_free(kv);
+}
+
 static void test_tokens_are_compared(void **st)
 {
     (void)st;
@@ -511,6 +565,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_write_into_findable),
         cmocka_unit_test(test_truncate_reserved),
         cmocka_unit_test(test_evict_from_tail),
+        cmocka_unit_test(test_pins),
         cmocka_unit_test(test_tokens_are_compared),
         cmocka_unit_test(test_window_group),
         cmocka_unit_test(test_window_hole),

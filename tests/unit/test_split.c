@@ -66,6 +66,7 @@ static void *engine_thread(void *arg)
 }
 
 static const char *family = "llama";
+static enum engine_kv kv_type = ENGINE_KV_AUTO;
 
 static struct {
     const char *family;
@@ -93,6 +94,7 @@ static struct engine_cfg base_cfg(enum engine_role role, const char *layout)
                            .max_seqs = 8,
                            .max_waiting = REQS,
                            .kv_mib = 2,
+                           .kv_type = kv_type,
                            .ctx = 1024,
                            .threads = 2,
                            .backend = "cpu",
@@ -618,6 +620,18 @@ static void test_families(void **state)
     family = "llama";
 }
 
+/* The other order of elements in a block. */
+static void test_f16(void **state)
+{
+    (void)state;
+    kv_type = ENGINE_KV_F16;
+    family = "qwen3";
+    same_tokens("cp2 striped", "tp2", NULL, NEAR);
+    same_tokens("pp2", NULL, NULL, BITS);
+    family = "llama";
+    kv_type = ENGINE_KV_AUTO;
+}
+
 /* ---- what goes wrong ---- */
 
 static void end_pair(struct world *w)
@@ -800,6 +814,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_pp),
     cmocka_unit_test(test_cp),
     cmocka_unit_test(test_families),
+    cmocka_unit_test(test_f16),
     cmocka_unit_test(test_lost_offers),
     cmocka_unit_test(test_silent_reader),
     cmocka_unit_test(test_exporter_ends),

@@ -1,9 +1,11 @@
 /* Framing, limits and checks of the messages between daemon and engine, over a real
  * socketpair, incl. every cut and many flips of well-formed messages. */
 #include "daemon/serve/wire.h"
+#include "daemon/serve/wire_kv.h"
 
 #include <fcntl.h>
 #include <math.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "base/err.h"
@@ -398,13 +400,175 @@ static void test_fail_frame(void **state)
     }
 }
 
+/* ---- descriptors and what two engines say to each other ---- */
+
+static const struct wire_arena arena = {.incarnation = 7,
+                                        .bytes = 4096,
+                                        .rank = 1,
+                                        .n_arenas = 3,
+                                        .n_blocks = 5,
+                                        .n_layer = 2,
+                                        .all_layers = 2,
+                                        .head_from = 1,
+                                        .n_head = 1,
+                                        .all_heads = 2,
+                                        .head_dim = 64,
+                                        .type = 1,
+                                        .cp = 1,
+                                        .block_tok = 16};
+
+/* Many at once, with other messages between and a socket that is full: each comes with
+ * its own. */
+static void test_descriptors(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct err e;
+    enum wire_kind k;
+    const void *pl;
+    size_t n;
+    static uint8_t bulk[100000];
+    char name[16];
+
+    pair_open(&p, 64 << 20);
+    for (int i = 0; i < 40; i++) {
+        struct wire_arena a = arena;
+        snprintf(name, sizeof(name), "fd%d", i);
+        int fd = memfd_create(name, MFD_CLOEXEC);
+        assert_int_equal(write(fd, name, sizeof(name)), sizeof(name));
+        a.n_blocks = i + 1;
+        assert_int_equal(wire_send_arena(p.a, i % 2, &a, fd, &e), 0);
+        close(fd);
+        if (i % 3 == 0)
+            assert_int_equal(wire_send(p.a, WIRE_EXPORT,
+                                       &(struct wire_part){bulk, sizeof(bulk)}, 1, &e),
+                             0);
+    }
+    for (int i = 0; i < 40; i++) {
+        struct wire_arena a;
+        char got[16];
+        assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+        assert_int_equal(k, i % 2 ? WIRE_PEER : WIRE_ARENA);
+        assert_int_equal(wire_parse(k, pl, n, &a, &e), 0);
+        assert_int_equal(a.n_blocks, i + 1);
+        int fd = i % 5 ? wire_take_fd(p.b) : -1; /* one that is not taken is closed */
+        snprintf(name, sizeof(name), "fd%d", i);
+        if (i % 5) {
+            assert_true(fd >= 0 && wire_take_fd(p.b) == -1);
+            assert_int_equal(pread(fd, got, sizeof(got), 0), sizeof(got));
+            assert_string_equal(got, name);
+            close(fd);
+        }
+        if (i % 3 == 0) {
+            assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+            assert_true(k == WIRE_EXPORT && n == sizeof(bulk) && wire_take_fd(p.b) == -1);
+        }
+    }
+    pair_close(&p);
+}
+
+static void test_arena_checked(void **state)
+{
+    (void)state;
+    struct err e;
+    struct wire_arena a, got;
+
+#define BAD(f, v)                                                                        \
+    a = arena;                                                                           \
+    a.f = (v);                                                                           \
+    assert_int_equal(wire_parse(WIRE_ARENA, &a, sizeof(a), &got, &e), -1)
+    assert_int_equal(wire_parse(WIRE_ARENA, &arena, sizeof(arena), &got, &e), 0);
+    BAD(incarnation, 0);
+    BAD(bytes, 0);
+    BAD(rank, 2);
+    BAD(rank, -2);
+    BAD(n_arenas, 1);
+    BAD(n_arenas, 1 << 20);
+    BAD(n_blocks, 0);
+    BAD(n_layer, 3);
+    BAD(first_layer, 1);
+    BAD(first_layer, -1);
+    BAD(head_from, 2);
+    BAD(all_heads, INT32_MAX);
+    BAD(head_dim, 0);
+    BAD(v_dim, 65);
+    BAD(type, 1000);
+    BAD(cp, 0);
+    BAD(cp_at, 1);
+    BAD(striped, 2);
+    BAD(shard, -1);
+    BAD(block_tok, 17);
+#undef BAD
+}
+
+static void test_offers(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct err e;
+    enum wire_kind k;
+    const void *pl;
+    size_t n;
+    struct wire_block blocks[3] = {{4, 1, 0}, {5, 2, 9}, {6, 3, 0}};
+    static const int32_t gen[] = {11, 12};
+    struct wire_offer got;
+    struct wire_offer o = {.h = {.id = 9,
+                                 .incarnation = 7,
+                                 .first = 2,
+                                 .n = 3,
+                                 .upto = 70,
+                                 .n_tok = 70,
+                                 .block_tok = 16,
+                                 .n_gen = 2,
+                                 .last = 1},
+                           .blocks = blocks,
+                           .gen = gen};
+
+    pair_open(&p, WIRE_MAX);
+    assert_int_equal(wire_send_export(p.a, &o, &e), 0);
+    assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+    assert_int_equal(wire_parse_export(pl, n, &got, &e), 0);
+    assert_memory_equal(&got.h, &o.h, sizeof(o.h));
+    assert_memory_equal(got.blocks, blocks, sizeof(blocks));
+    assert_memory_equal(got.gen, gen, sizeof(gen));
+    uint8_t damaged[256];
+    assert_true(n < sizeof(damaged));
+    memcpy(damaged, pl, n);
+    for (size_t cut = 0; cut < n; cut++)
+        assert_int_equal(wire_parse_export(damaged, cut, &got, &e), -1);
+    const struct wire_export bad[] = {
+        {9, 0, 2, 3, 70, 70, 16, 2, 1, 0}, /* no incarnation */
+        {9, 7, 2, 3, 64, 70, 16, 2, 1, 0}, /* the last, and not all */
+        {9, 7, 2, 3, 70, 70, 16, 0, 1, 0}, /* the last without ids */
+        {9, 7, 2, 3, 70, 70, 16, 2, 0, 0}, /* ids before the last */
+        {9, 7, 2, 3, 81, 90, 16, 0, 0, 0}, /* more positions than blocks */
+        {9, 7, 2, 3, 64, 90, 16, 0, 0, 0}, /* fewer */
+        {9, 7, -1, 3, 32, 90, 16, 0, 0, 0},
+        {9, 7, 2, 3, 70, 70, 0, 2, 1, 0},
+        {9, 7, INT32_MAX, 3, 70, 70, INT32_MAX, 2, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        memcpy(damaged, &bad[i], sizeof(bad[i]));
+        assert_int_equal(wire_parse_export(damaged, n, &got, &e), -1);
+    }
+    struct wire_recompute r;
+    const int32_t *ids;
+    assert_int_equal(wire_send_recompute(p.a, 9, gen, 2, &e), 0);
+    assert_int_equal(pair_recv(&p, &k, &pl, &n), 1);
+    assert_int_equal(wire_parse_recompute(pl, n, &r, &ids, &e), 0);
+    assert_true(r.id == 9 && r.n_gen == 2 && ids[1] == 12);
+    assert_int_equal(wire_parse_recompute(pl, n - 4, &r, &ids, &e), -1);
+    pair_close(&p);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_add),
     cmocka_unit_test(test_add_damaged),      cmocka_unit_test(test_tokens),
     cmocka_unit_test(test_tokens_damaged),   cmocka_unit_test(test_bad_heads),
     cmocka_unit_test(test_struct_checks),    cmocka_unit_test(test_deaf_peer_is_cut),
     cmocka_unit_test(test_close_after_data), cmocka_unit_test(test_cork),
-    cmocka_unit_test(test_fail_frame),
+    cmocka_unit_test(test_fail_frame),       cmocka_unit_test(test_descriptors),
+    cmocka_unit_test(test_arena_checked),    cmocka_unit_test(test_offers),
 };
 
 TEST_MAIN("wire", tests)
