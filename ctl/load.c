@@ -75,7 +75,7 @@ static void small_print(const json_t *run, char ret[SMALL_LINES][400])
     else
         snprintf(lengths, sizeof(lengths), "prompt %s, answer %s tokens",
                  word(json_object_get(w, "in")), word(json_object_get(w, "out")));
-    snprintf(ret[0], 400, "%s %s (%s, KV %s), hash %s; mode %s, layout %s, %lld devices",
+    snprintf(ret[0], 400, "%s %s (%s, KV %s), hash %s; mode %s, layout %s, %lld device%s",
              word(json_object_get(s, "instance")), word(json_object_get(s, "model")),
              word(json_object_get(s, "precision")), word(json_object_get(s, "kv_type")),
              word(json_object_get(s, "model_hash")), word(json_object_get(s, "mode")),

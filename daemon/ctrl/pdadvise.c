@@ -2,6 +2,7 @@
 #include "daemon/ctrl/pdadvise.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -159,11 +160,19 @@ static void fill(const struct pd_world *w, const struct pd_work *k,
     }
 }
 
-/* The best first; equal ones in the order of complexity. */
+/* Of two that are alike what was measured goes before what was not, else the simpler. */
+static bool before(const struct pd_row *a, const struct pd_row *b)
+{
+    bool alike = fabs(a->goodput - b->goodput) <= 0.005 * b->goodput;
+
+    return alike ? a->measured && !b->measured : a->goodput > b->goodput;
+}
+
+/* The best first. */
 static void put_in_order(struct pd_row *v)
 {
     for (int i = 1; i < PD_MODES; i++)
-        for (int k = i; k > 0 && v[k].goodput > v[k - 1].goodput * 1.005; k--) {
+        for (int k = i; k > 0 && before(&v[k], &v[k - 1]); k--) {
             struct pd_row t = v[k];
 
             v[k] = v[k - 1];
@@ -174,6 +183,29 @@ static void put_in_order(struct pd_row *v)
 static const char *label(const struct pd_row *r)
 {
     return r->measured ? "measured" : "predicted";
+}
+
+static void say_text(struct pd_advice *a)
+{
+    const struct pd_row *best = &a->row[0], *next = &a->row[1];
+    char doubt[160] = "";
+
+    if (best->goodput <= 0) {
+        snprintf(a->text, sizeof(a->text),
+                 "No mode meets the SLO at any rate: it asks for more than these devices "
+                 "do.");
+        return;
+    }
+    if (!a->sure)
+        snprintf(doubt, sizeof(doubt),
+                 " Not certain: measure %s%s%s with llmctl load and the same words.",
+                 best->measured ? "" : pd_mode_name(best->mode),
+                 best->measured || next->measured ? "" : " and ",
+                 next->measured ? "" : pd_mode_name(next->mode));
+    snprintf(a->text, sizeof(a->text),
+             "%s serves this SLO best: %.3g requests/s (%s), %s %.3g (%s).%s",
+             pd_mode_name(best->mode), best->goodput, label(best),
+             pd_mode_name(next->mode), next->goodput, label(next), doubt);
 }
 
 void pd_advise(const struct pd_world *w, const struct pd_work *k,
@@ -194,17 +226,5 @@ void pd_advise(const struct pd_world *w, const struct pd_work *k,
     lead = next->goodput > 0 ? best->goodput / next->goodput - 1 : INFINITY;
     ret->sure = best->goodput > 0 && ((best->measured && next->measured) ||
                                       (isfinite(ret->spread) && lead > ret->spread));
-    if (best->goodput <= 0) {
-        snprintf(
-            ret->text, sizeof(ret->text),
-            "No mode meets the SLO at any rate: it asks for more than these devices do.");
-        return;
-    }
-    snprintf(ret->text, sizeof(ret->text),
-             "%s serves this SLO best: %.3g requests/s (%s), %s %.3g (%s).%s",
-             pd_mode_name(best->mode), best->goodput, label(best),
-             pd_mode_name(next->mode), next->goodput, label(next),
-             ret->sure
-                 ? ""
-                 : " Not certain: measure both with llmctl load and the same words.");
+    say_text(ret);
 }

@@ -460,6 +460,15 @@ static void test_measured_goes_before_predicted(void **state)
     assert_true(a.sure); /* it leads by more than the error */
     assert_non_null(strstr(a.text, "(measured)"));
 
+    /* of two alike the measured one is named, and what is to be measured is said */
+    t.k.ttft_ms = t.k.tpot_ms = 1e9; /* whatever comes is good in all modes */
+    runs[0].goodput = 1e5;
+    pd_advise(&w, &t.k, runs, 1, &a);
+    assert_int_equal(a.row[0].mode, PD_CHUNKED);
+    assert_true(a.row[0].measured && !a.sure);
+    assert_non_null(strstr(a.text, "measure colocated with"));
+    t = truth_of(&planted[0], sample);
+
     /* a measured split that is better than all is named, whatever was predicted */
     runs[2].goodput = chunked * 1.5;
     pd_advise(&w, &t.k, runs, 3, &a);
