@@ -12,6 +12,7 @@
 #include "daemon/serve/engine_fit.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/wire.h"
+#include "daemon/serve/wire_experts.h"
 #include "tests/tiny.h"
 
 struct side {
@@ -354,6 +355,94 @@ static void test_groups_same_tokens(void **state)
         assert_int_equal(many[i].n, 450);
         assert_memory_equal(many[i].toks, again[i].toks, 450 * sizeof(struct step_token));
     }
+    assert_int_equal(stop(&s), 0);
+    tiny_remove(dir);
+}
+
+/* Experts that move by orders of the daemon while a request runs: news of every state in
+ * order, the same tokens; then an engine that is idle, one that is told to stop with
+ * moves under way, and orders where nothing can move. */
+static void hear_moves(struct side *s, struct answer *a, int moves, int requests)
+{
+    int state[8] = {0};
+    enum wire_kind kind;
+    const void *p;
+    size_t len;
+
+    while (moves || requests) {
+        struct wire_moved m;
+        struct wire_finish f;
+        struct wire_tokens h;
+
+        assert_true(next(s, &kind, &p, &len));
+        if (kind == WIRE_MOVED) {
+            assert_int_equal(wire_parse(kind, p, len, &m, &s->e), 0);
+            assert_true(m.id < 8 && m.state > state[m.id]);
+            if (m.state == MOVE_ABORTED)
+                fail_msg("%s", m.why);
+            state[m.id] = m.state;
+            moves -= m.state == MOVE_DONE;
+        } else if (kind == WIRE_TOKENS) {
+            assert_int_equal(wire_parse_tokens(p, len, &h, &s->buf, &s->buf_cap, &s->e),
+                             0);
+            memcpy(a->toks + a->n, s->buf, sizeof(*s->buf) * (size_t)h.n);
+            a->n += h.n;
+        } else {
+            assert_int_equal(wire_parse(kind, p, len, &f, &s->e), 0);
+            requests--;
+        }
+    }
+}
+
+static void test_experts_move(void **state)
+{
+    (void)state;
+    enum { SPARE = TINY_EXPERTS / 2, SLOTS = SPARE + 1 };
+    static const struct move moves[] = {{1, 0, 1, {{1, SPARE, 0}}},
+                                        {2, 1, 1, {{0, SPARE, TINY_EXPERTS - 1}}},
+                                        {3, 0, 1, {{0, 0, -1}}},
+                                        {4, 0, 2, {{0, 1, SPARE}, {1, 0, 1}}}};
+    const struct wire_expert_orders o = {.h = {.n_moves = 4}, .moves = moves};
+    static struct answer want[1], got[1];
+    struct engine_cfg cfg = base_cfg();
+    struct wire_ready r;
+    struct side s;
+    char dir[256];
+
+    memset(want, 0, sizeof(want));
+    memset(got, 0, sizeof(got));
+    snprintf(dir, sizeof(dir), "%s", tiny_model("qwen3_moe", test_seed()));
+    cfg.model = dir;
+    assert_int_equal(layout_parse("tp2 ep2", &cfg.layout, &s.e), 0);
+    struct wire_add a = request(3, 10, 500);
+    launch(&s, &cfg, WIRE_MAX);
+    wait_ready(&s, &r);
+    assert_int_equal(r.expert_layers, 0); /* none to spare: none can move */
+    ask(&s, &a);
+    collect(&s, want, 3, 1);
+    assert_int_equal(wire_send_experts(s.daemon, &o, &s.e), 0);
+    assert_int_equal(join(&s), -1);
+    assert_non_null(strstr(s.e.msg, "no expert can move here"));
+
+    cfg.spare = 1;
+    launch(&s, &cfg, WIRE_MAX);
+    wait_ready(&s, &r);
+    assert_int_equal(r.expert_layers, TINY_LAYERS);
+    assert_int_equal(r.experts, TINY_EXPERTS);
+    assert_int_equal(r.expert_ranks, 2);
+    assert_int_equal(r.expert_slots, SLOTS);
+    assert_int_equal(r.expert_bytes, 3 * TINY_FF_EXPERT * TINY_EMBD * sizeof(float));
+    ask(&s, &a);
+    assert_int_equal(wire_send_experts(s.daemon, &o, &s.e), 0);
+    hear_moves(&s, got, 4, 1);
+    assert_int_equal(got[0].n, 500);
+    assert_memory_equal(got[0].toks, want[0].toks, 500 * sizeof(struct step_token));
+    const struct move back = {5, 0, 1, {{0, 0, 0}}}; /* with nothing else to do */
+    const struct wire_expert_orders one = {.h = {.n_moves = 1}, .moves = &back};
+    assert_int_equal(wire_send_experts(s.daemon, &one, &s.e), 0);
+    hear_moves(&s, got, 1, 0);
+    for (int i = 0; i < 2; i++) /* the end with one under way */
+        assert_int_equal(wire_send_experts(s.daemon, &o, &s.e), 0);
     assert_int_equal(stop(&s), 0);
     tiny_remove(dir);
 }
@@ -718,6 +807,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_same_seed_same_tokens),
     cmocka_unit_test(test_preempted_same_tokens),
     cmocka_unit_test(test_groups_same_tokens),
+    cmocka_unit_test(test_experts_move),
     cmocka_unit_test(test_scored_prompt),
     cmocka_unit_test(test_goes_on_same_tokens),
     cmocka_unit_test(test_cancel),
