@@ -93,6 +93,33 @@ int admin_put(struct store *s, const struct admin_row *a, struct err *e)
                : 0;
 }
 
+int freeze_put(struct store *s, const char *instance, bool on, const char *actor,
+               const char *reason, int64_t at_ms, struct err *e)
+{
+    int rc = on ? stmt_run(s, e,
+                           "INSERT OR REPLACE INTO expert_freeze(instance, reason, actor,"
+                           " at_ms) VALUES(?, ?, ?, ?)",
+                           "ttti", instance, reason, actor, at_ms)
+                : stmt_run(s, e, "DELETE FROM expert_freeze WHERE instance = ?", "t",
+                           instance);
+
+    return rc < 0 ? -1 : 0;
+}
+
+int freeze_list(struct store *s, char (*ret)[64], int max, struct err *e)
+{
+    struct stmt *st =
+        stmt_open(s, e, "SELECT instance FROM expert_freeze ORDER BY instance LIMIT ?",
+                  "i", (int64_t)max);
+    int n = 0, rc = st ? 0 : -1;
+
+    while (st && n < max && (rc = stmt_step(s, st, e)) == 1) {
+        STMT_COPY(st, 0, ret[n]);
+        n++;
+    }
+    return stmt_end(s, st, rc, n, e);
+}
+
 int admin_list(struct store *s, struct admin_row *ret, int max, struct err *e)
 {
     struct stmt *st = stmt_open(s, e,

@@ -3,6 +3,7 @@
 #ifndef STATE_INVENTORY_H
 #define STATE_INVENTORY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct err;
@@ -31,6 +32,12 @@ struct admin_row {
 };
 int admin_put(struct store *s, const struct admin_row *a, struct err *e);
 int admin_list(struct store *s, struct admin_row *ret, int max, struct err *e);
+
+/* Experts of an instance that stay where they are, by an operator, until thawed. The list
+ * gives names, at most max; returns the count. */
+int freeze_put(struct store *s, const char *instance, bool on, const char *actor,
+               const char *reason, int64_t at_ms, struct err *e);
+int freeze_list(struct store *s, char (*ret)[64], int max, struct err *e);
 
 /* name: what was asked for (auto, a built-in, a file); json: the graph. Replaces. */
 int inventory_put_rack(struct store *s, const char *name, const char *json,

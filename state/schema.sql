@@ -166,3 +166,12 @@ CREATE TABLE load_run (
     contract    TEXT NOT NULL,
     result      TEXT NOT NULL
 ) STRICT;
+
+-- migration 5
+-- Instances whose experts an operator has frozen where they are.
+CREATE TABLE expert_freeze (
+    instance    TEXT PRIMARY KEY,
+    reason      TEXT NOT NULL,
+    actor       TEXT NOT NULL,
+    at_ms       INTEGER NOT NULL
+) STRICT;

@@ -25,11 +25,18 @@ static const double FIRST_BPS = 30e6, RISK_US = 2000, SHARE_GAIN = 0.03,
 struct experts *experts_new(struct store *store, struct metric_page *page)
 {
     struct experts *x = xcalloc(1, sizeof(*x));
+    struct err e;
 
     pthread_mutex_init(&x->lock, NULL);
     list_init(&x->sets);
     x->store = store;
     x->page = page;
+    if (store)
+        x->n_frozen = freeze_list(store, x->frozen, CONF_MAX_NAMES, &e);
+    if (x->n_frozen < 0) {
+        log_error("whose experts are frozen is not known: %s", e.msg);
+        x->n_frozen = 0;
+    }
     return x;
 }
 
@@ -228,7 +235,7 @@ static bool sample(struct expert_set *s)
     bool first = !s->any_seen;
 
     new_counts(&all, n);
-    if (!s->e.read || !s->e.read(s->e.arg, &all)) {
+    if (!s->e.read || !s->e.read(s->e.arg, s->now->n_layer, s->now->d.n_expert, &all)) {
         free_counts(&all);
         return false;
     }
@@ -352,6 +359,9 @@ int experts_freeze(struct experts *x, const char *instance, bool on, const char 
     if (s->l.frozen == on)
         return err_set(e, ERR_CONFLICT, "the experts of '%s' are %s already", instance,
                        on ? "frozen" : "thawed");
+    if (x->store && freeze_put(x->store, instance, on, actor, reason ? reason : "",
+                               clock_wall_ms(), e) < 0)
+        return -1;
     pthread_mutex_lock(&x->lock);
     set_frozen(x, instance, on);
     s->l.frozen = on;

@@ -36,7 +36,7 @@ struct experts_counts {
 struct experts_engine {
     const char *instance;
     bool (*send)(void *arg, const struct wire_expert_orders *o);
-    bool (*read)(void *arg, struct experts_counts *ret);
+    bool (*read)(void *arg, int n_layer, int n_expert, struct experts_counts *ret);
     void *arg;
 };
 

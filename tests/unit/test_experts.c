@@ -9,6 +9,7 @@
 #include "daemon/serve/routes.h"
 #include "daemon/serve/wire.h"
 #include "daemon/serve/wire_experts.h"
+#include "state/store.h"
 #include "tests/test.h"
 
 enum { L = 2, X = 16, D = 4, S = 6, SLOTS = D * S, MOST = 256 };
@@ -39,10 +40,11 @@ static bool on_send(void *arg, const struct wire_expert_orders *o)
     return true;
 }
 
-static bool on_read(void *arg, struct experts_counts *ret)
+static bool on_read(void *arg, int n_layer, int n_expert, struct experts_counts *ret)
 {
     struct engine *g = arg;
 
+    assert_int_equal(n_layer * n_expert, L * X);
     if (g->counts_none)
         return false;
     ret->steps[CONTROLLER_DECODE] = g->steps;
@@ -335,6 +337,37 @@ static void test_operator(void **state)
     end(&g);
 }
 
+/* Frozen in the store: a daemon that is started again knows. */
+static void test_frozen_is_kept(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/llmrack-experts-XXXXXX", cmd[64], names[4][64];
+    struct engine g;
+    struct store *store;
+    struct experts_view v;
+    struct err e = {0};
+
+    assert_non_null(mkdtemp(dir));
+    begin(&g, CONTROLLER_OFF);
+    for (int turn = 0; turn < 3; turn++) {
+        experts_free(g.x);
+        if (store_open(dir, &store, &e) < 0)
+            fail_msg("%s", e.msg);
+        g.x = experts_new(store, g.page);
+        ready(&g);
+        view(&g, &v);
+        assert_int_equal(v.frozen, turn == 1);
+        experts_view_done(&v);
+        if (turn < 2 && experts_freeze(g.x, "main", turn == 0, "ops", "why", &e) < 0)
+            fail_msg("%s", e.msg);
+        assert_int_equal(freeze_list(store, names, 4, &e), turn == 0);
+        store_close(store);
+    }
+    end(&g);
+    snprintf(cmd, sizeof(cmd), "rm -r %s", dir);
+    assert_int_equal(system(cmd), 0);
+}
+
 static void test_no_counts(void **state)
 {
     (void)state;
@@ -348,8 +381,9 @@ static void test_no_counts(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_auto),     cmocka_unit_test(test_advise_and_off),
-    cmocka_unit_test(test_aborted),  cmocka_unit_test(test_engine_gone),
-    cmocka_unit_test(test_operator), cmocka_unit_test(test_no_counts),
+    cmocka_unit_test(test_auto),           cmocka_unit_test(test_advise_and_off),
+    cmocka_unit_test(test_aborted),        cmocka_unit_test(test_engine_gone),
+    cmocka_unit_test(test_operator),       cmocka_unit_test(test_no_counts),
+    cmocka_unit_test(test_frozen_is_kept),
 };
 TEST_MAIN("experts", tests)
