@@ -80,7 +80,8 @@ static void small_print(const json_t *run, char ret[SMALL_LINES][400])
              word(json_object_get(s, "precision")), word(json_object_get(s, "kv_type")),
              word(json_object_get(s, "model_hash")), word(json_object_get(s, "mode")),
              word(json_object_get(s, "layout")),
-             (long long)json_integer_value(json_object_get(s, "devices")));
+             (long long)json_integer_value(json_object_get(s, "devices")),
+             json_integer_value(json_object_get(s, "devices")) == 1 ? "" : "s");
     snprintf(
         ret[1], 400,
         "%s arrivals, %s, %lld shared, seed %lld; temperature %g; TTFT %g ms, TPOT %g "
