@@ -37,6 +37,14 @@ void clock_fake_advance(struct clock *c, int64_t us)
 
 int64_t clock_now_us(const struct clock *c) { return c->now_us(c); }
 
+int64_t clock_now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
 int64_t clock_wall_ms(void)
 {
     struct timespec ts;

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -18,6 +19,7 @@
 #include "daemon/serve/engine.h"
 #include "daemon/serve/map.h"
 #include "daemon/serve/metrics.h"
+#include "daemon/serve/expertpage.h"
 #include "daemon/serve/rankpage.h"
 #include "daemon/serve/wire.h"
 
@@ -55,6 +57,17 @@ static int parse_secret(const char *hex, uint8_t out[16], struct err *e)
     return 0;
 }
 
+static int parse_factor(const char *s, double *ret, struct err *e)
+{
+    char *end;
+
+    *ret = strtod(s, &end);
+    if (end == s || *end || !(*ret >= 0 && *ret <= 1000))
+        return err_set(e, ERR_RANGE, "capacity '%s': a number from 0 to 1000 is right",
+                       s);
+    return 0;
+}
+
 static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct err *e)
 {
     static const char *const isas[] = {"auto", "portable", "avx2", "avx512"};
@@ -79,7 +92,10 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
         .null_exec = i->executor == 1,
         .reuse = i->reuse,
         .chunks = (int)i->chunks,
-        .spare = (int)i->spare,
+        .moe = {.spare = (int)i->spare,
+                .routing = (enum spread)i->routing,
+                .overflow = (enum moe_overflow)i->overflow,
+                .transfer = (enum moe_transfer)i->transfer},
         .emulate = i->emulate,
         .role = (enum engine_role)o->role,
         .kv_sums = o->kv_sums,
@@ -89,7 +105,8 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
              (int)i->tp, (int)i->adp, (int)i->ep, (int)i->cp,
              i->cp_method == 4 ? (int)i->cp_u : 1, i->cp > 1 ? methods[i->cp_method] : "",
              i->sp ? "sp" : "");
-    if (layout_parse(layout, &c->layout, e) < 0)
+    if (parse_factor(i->capacity, &c->moe.capacity, e) < 0 ||
+        layout_parse(layout, &c->layout, e) < 0)
         return -1;
     return parse_secret(o->secret, c->secret, e);
 }
@@ -158,10 +175,13 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = rankpage_map((int)arg_opts.ranks_fd, &cfg.ranks, &e);
     if (rc == 0)
+        rc = expertpage_map((int)arg_opts.experts_fd, &cfg.experts, &e);
+    if (rc == 0)
         rc = engine_run(&cfg, conn, page, &e);
     if (rc < 0)
         log_error("%s", e.msg);
     rankpage_free(cfg.ranks);
+    expertpage_free(cfg.experts);
     metric_page_free(page);
     wire_conn_free(conn);
     return rc < 0 ? err_exit(e.code) : 0;

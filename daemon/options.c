@@ -63,6 +63,14 @@
             "parts in which rows go to experts of other ranks"),                         \
         INT(T, P spare, "spare", 0, 256, "0", "N",                                       \
             "slots of a rank and layer for copies of experts"),                          \
+        ENUM(T, P routing, "routing", "static|least-loaded|probabilities", "static",     \
+             "how one of an expert's copies is chosen"),                                 \
+        STR(T, P capacity, "capacity", "0", "C",                                         \
+            "rows that an expert takes, times the mean; 0 = any number"),                \
+        ENUM(T, P overflow, "overflow", "replica|second-pass|next-best|drop", "replica", \
+             "what becomes of rows over it"),                                            \
+        ENUM(T, P transfer, "transfer", "f32|f8", "f32",                                 \
+             "how rows travel to experts of other ranks"),                               \
         STR(T, P emulate, "emulate", "", "RACK",                                         \
             "rack whose links are emulated between the ranks; empty = none")
 
@@ -105,6 +113,8 @@ const struct opt_def engine_opt_defs[] = {
     INT(engine_opts, fd, "fd", 0, 1 << 20, "3", "FD", "socket to the daemon"),
     INT(engine_opts, page_fd, "page-fd", 0, 1 << 20, "4", "FD", "metric page"),
     INT(engine_opts, ranks_fd, "ranks-fd", 0, 1 << 20, "5", "FD", "page of the ranks"),
+    INT(engine_opts, experts_fd, "experts-fd", 0, 1 << 20, "6", "FD",
+        "page of the experts"),
     STR(engine_opts, secret, "secret", "", "HEX",
         "key of the prefix hash, 32 hex digits"),
     STR(engine_opts, log_level, "log-level", "info", "error|warn|info|debug",

@@ -33,10 +33,12 @@ struct instance_opts {
     int64_t pp, tp, ep;  /* layout over ranks */
     bool sp;
     int64_t cp, cp_u, adp;
-    int cp_method;       /* allgather | ring | striped | ulysses | usp */
-    int64_t chunks;      /* in which rows go to experts of other ranks */
-    int64_t spare;       /* slots of a rank and layer for copies of experts */
-    const char *emulate; /* rack whose links are emulated; "" = none */
+    int cp_method;                   /* allgather | ring | striped | ulysses | usp */
+    int64_t chunks;                  /* in which rows go to experts of other ranks */
+    int64_t spare;                   /* slots for experts that move */
+    int routing, overflow, transfer; /* enums spread, moe_overflow, moe_transfer */
+    const char *capacity;            /* a factor, a number; 0 = none */
+    const char *emulate;             /* rack whose links are emulated; "" = none */
 };
 
 /* Options with a path: id, option, kind (STR or SWITCH), what stands for the value, path,
@@ -110,7 +112,8 @@ struct daemon_opts {
 struct engine_opts {
     struct instance_opts inst;
     int64_t fd, page_fd,
-        ranks_fd;       /* the wire socket, the metric page, that of the ranks */
+        ranks_fd,       /* the wire socket, the metric page, that of the ranks */
+        experts_fd;     /* and that of the experts */
     const char *secret; /* 32 hex digits: prefix hash key */
     const char *log_level;
     int role;           /* enum engine_role */

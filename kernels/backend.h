@@ -135,6 +135,13 @@ struct iview {
     int n;
 };
 
+/* A device int64 array at byte offset off; buf NULL where it may be left out. */
+struct lview {
+    struct dbuf *buf;
+    size_t off;
+    int n;
+};
+
 /* Where the rows of a step stand: item i owns rows row[i]..row[i+1]-1, at positions
  * pos[i], pos[i]+1, ..; its context is positions 0..own position (causal), found in
  * blocks table[i*max_blocks ..]. All arrays are on the device; the counts are host values
@@ -325,6 +332,17 @@ struct op_route {
     struct iview ids;    /* rows * top_k out */
     struct view weights; /* [rows, top_k] out */
 };
+/* Pairs over an expert's capacity, those of the last rows, go away (drop: id -1, weight
+ * 0) or to the row's next best expert that it has not and that has room, where there is
+ * one; then the row's weights are those of its new choices. route: what chose; ids and
+ * weights are changed. pos[p] = p, or -1 of a pair that went away. */
+struct op_capacity {
+    struct op_route route;
+    int cap;
+    bool drop;
+    struct iview count, pos; /* scratch: n_expert; rows * top_k out */
+    struct lview lost;       /* 2: sent to another expert, gone: added to; or NULL */
+};
 /* Which copy of its expert each pair (row, choice) goes to: to[p] is its rank, to_slot[p]
  * its slot there, both -1 for a pair whose id is below 0. Copies of expert x are
  * first[x]..first[x+1]-1, in order of their ranks, two never on one; upto[c] is the sum
@@ -347,6 +365,7 @@ struct op_spread {
     struct iview first, rank, slot, upto; /* n_expert + 1; of each copy */
     struct iview host;                    /* of each rank */
     struct iview to, to_slot;             /* rows * top_k out */
+    struct lview moved;                   /* 1: pairs that cap moved are added; or NULL */
     struct iview scratch;                 /* op_spread_scratch of them */
 };
 static inline int op_spread_scratch(int n_expert, int n_rank, int n_copies)
@@ -364,24 +383,35 @@ struct op_dispatch {
     struct iview slot, pos, send; /* rows * top_k, rows * top_k, n_rank */
     struct iview from;            /* rows * top_k; buf NULL = not wanted */
 };
+/* What is counted of each slot, added to by op_group (rows, over) and op_experts (the
+ * times): pairs, pairs over the capacity, time in its products (of all threads over their
+ * number), and the time that its pairs waited in op_experts before them, summed. */
+enum { TALLY_ROWS, TALLY_OVER, TALLY_SERVICE_NS, TALLY_QUEUE_NS, OP_TALLY };
 /* Pairs by slot: order[start[s] .. start[s+1]) are the pairs p with slot[p] == s, rising.
- * A slot below 0 or from n_slot on is a device fault. n_pair: pairs that there are, or
- * (n_pair -1) as many as the values of count sum up to, at most slot.n. */
+ * A pair with slot -1 is in no group; below that or from n_slot on is a device fault.
+ * n_pair: pairs that there are, or (n_pair -1) as many as the values of count sum up to,
+ * at most slot.n. cap (0 = none): a slot's capacity; second: its pairs beyond the first
+ * cap are in a group n_slot + s of their own, of 2 * n_slot groups. */
 enum { OP_GROUP_MAX_SLOTS = 4096 };
 struct op_group {
-    int n_slot, n_pair;
+    int n_slot, n_pair, cap;
+    bool second;
     struct iview slot, count;  /* count: one value, where n_pair is 0 */
-    struct iview order, start; /* slot.n; n_slot + 1 */
+    struct iview order, start; /* slot.n; groups + 1 */
+    struct lview tally;        /* [n_slot, OP_TALLY] or NULL */
 };
 /* y[p,:] = expert(x[p / per_row,:]) for the pairs that op_group ordered: down of
- * act(gate, up) of the pair's slot. Rows are taken act.rows at a time.
+ * act(gate, up) of the pair's slot. Rows are taken act.rows at a time, first those of all
+ * slots, then (second) those of the groups beyond them.
  *   limit 0: silu(gate) * up
  *   else:    g = min(gate, limit), u = up within +-limit: g * sigmoid(1.702 g) * (u + 1)
  */
 struct op_experts {
     struct view y, x; /* [pairs, cols], [pairs / per_row, cols] */
     int per_row, n_slot;
+    bool second;
     struct iview order, start;
+    struct lview tally;                                   /* [n_slot, OP_TALLY] or NULL */
     struct weight *const *gate, *const *up, *const *down; /* [n_slot], WEIGHT_MATMUL */
     /* a slot with NULL in gate is empty: a pair there is a device fault */
     struct weight *const
@@ -397,12 +427,34 @@ struct op_combine {
     struct iview from;
     bool add;
 };
+/* Rows of x as e4m3 with a scale (f32, the largest over 448) each, op_pack8_bytes a row,
+ * at byte `off` of `to`; and back. As many rows as the values of count sum up to, at most
+ * x.rows. */
+struct op_pack8 {
+    struct view x;
+    struct dbuf *to;
+    size_t off;
+    struct iview count;
+};
+struct op_unpack8 {
+    struct view y;
+    struct dbuf *from;
+    size_t off;
+    struct iview count;
+};
+static inline size_t op_pack8_bytes(int cols)
+{
+    return sizeof(float) + ((size_t)cols + 3) / 4 * 4;
+}
 /* y[r,:] *= sigmoid(gate[r,0]) */
 struct op_scale_rows {
     struct view y, gate;
 };
 
 int op_route(struct stream *s, const struct op_route *o, struct err *e);
+int op_capacity(struct stream *s, const struct op_capacity *o, struct err *e);
+int op_pack8(struct stream *s, const struct op_pack8 *o, struct err *e);
+int op_unpack8(struct stream *s, const struct op_unpack8 *o, struct err *e);
 int op_spread(struct stream *s, const struct op_spread *o, struct err *e);
 int op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e);
 int op_group(struct stream *s, const struct op_group *o, struct err *e);

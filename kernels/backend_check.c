@@ -88,6 +88,17 @@ static int ck_span(const struct ck *c, const struct op_span *s)
     return ck_iview(c, "table", &s->table, (size_t)s->n_items * (size_t)s->max_blocks);
 }
 
+static int ck_lview(const struct ck *c, const char *name, const struct lview *v, int n)
+{
+    if (!v->buf)
+        return 0;
+    if (v->buf->b != c->b || v->off % 8 || v->n < n || v->off > v->buf->bytes ||
+        (size_t)v->n > (v->buf->bytes - v->off) / 8)
+        return err_set(c->e, ERR_INTERNAL, "%s: %s is no array of %d numbers", c->op,
+                       name, n);
+    return 0;
+}
+
 static int ck_kv(const struct ck *c, const struct kv_arena *a, int layer, int n_kv_head,
                  int head_dim)
 {
@@ -390,6 +401,45 @@ int check_route(const struct backend *b, const struct op_route *o, struct err *e
     return o->bias ? ck_weight(&c, "bias", o->bias, WEIGHT_VECTOR, n) : 0;
 }
 
+int check_capacity(const struct backend *b, const struct op_capacity *o, struct err *e)
+{
+    struct ck c = {b, "capacity", e};
+    size_t pairs = (size_t)o->route.logits.rows * (size_t)o->route.top_k;
+
+    if (check_route(b, &o->route, e) < 0 ||
+        ck_iview(&c, "count", &o->count, (size_t)o->route.logits.cols) < 0 ||
+        ck_lview(&c, "lost", &o->lost, 2) < 0 ||
+        ck_int(&c, "capacity over 0", o->cap > 0, 1) < 0)
+        return -1;
+    return ck_iview(&c, "pos", &o->pos, pairs);
+}
+
+static int ck_rows8(const struct ck *c, const struct view *x, const struct dbuf *d,
+                    size_t off, const struct iview *count)
+{
+    if (ck_view(c, "rows", x) < 0 || ck_iview(c, "count", count, 1) < 0)
+        return -1;
+    if (!d || d->b != c->b || off % 4 || off > d->bytes ||
+        (size_t)x->rows > (d->bytes - off) / op_pack8_bytes(x->cols))
+        return err_set(c->e, ERR_INTERNAL, "%s: no room for %d packed rows of %d", c->op,
+                       x->rows, x->cols);
+    return 0;
+}
+
+int check_pack8(const struct backend *b, const struct op_pack8 *o, struct err *e)
+{
+    struct ck c = {b, "pack8", e};
+
+    return ck_rows8(&c, &o->x, o->to, o->off, &o->count);
+}
+
+int check_unpack8(const struct backend *b, const struct op_unpack8 *o, struct err *e)
+{
+    struct ck c = {b, "unpack8", e};
+
+    return ck_rows8(&c, &o->y, o->from, o->off, &o->count);
+}
+
 int check_spread(const struct backend *b, const struct op_spread *o, struct err *e)
 {
     struct ck c = {b, "spread", e};
@@ -405,7 +455,8 @@ int check_spread(const struct backend *b, const struct op_spread *o, struct err 
         ck_iview(&c, "upto", &o->upto, n) < 0 ||
         ck_iview(&c, "host", &o->host, (size_t)o->n_rank) < 0 ||
         ck_iview(&c, "to", &o->to, pairs) < 0 ||
-        ck_iview(&c, "to_slot", &o->to_slot, pairs) < 0)
+        ck_iview(&c, "to_slot", &o->to_slot, pairs) < 0 ||
+        ck_lview(&c, "moved", &o->moved, 1) < 0)
         return -1;
     return ck_iview(&c, "scratch", &o->scratch,
                     (size_t)op_spread_scratch(o->first.n - 1, o->n_rank, o->rank.n));
@@ -431,14 +482,16 @@ int check_group(const struct backend *b, const struct op_group *o, struct err *e
 {
     struct ck c = {b, "group", e};
 
-    if (o->n_slot < 1 || o->n_slot > OP_GROUP_MAX_SLOTS || o->n_pair > o->slot.n)
+    if (o->n_slot < 1 || o->n_slot > OP_GROUP_MAX_SLOTS || o->n_pair > o->slot.n ||
+        o->cap < 0)
         return err_set(e, ERR_INTERNAL, "group: %d pairs over %d slots", o->n_pair,
                        o->n_slot);
     if (ck_iview(&c, "slot", &o->slot, 0) < 0 ||
         (o->n_pair < 0 && ck_iview(&c, "count", &o->count, 1) < 0) ||
-        ck_iview(&c, "order", &o->order, (size_t)o->slot.n) < 0)
+        ck_iview(&c, "order", &o->order, (size_t)o->slot.n) < 0 ||
+        ck_lview(&c, "tally", &o->tally, o->n_slot * OP_TALLY) < 0)
         return -1;
-    return ck_iview(&c, "start", &o->start, (size_t)o->n_slot + 1);
+    return ck_iview(&c, "start", &o->start, (size_t)o->n_slot * (o->second ? 2 : 1) + 1);
 }
 
 static int ck_expert_biases(const struct ck *c, const struct op_experts *o, int slot)
@@ -459,7 +512,9 @@ int check_experts(const struct backend *b, const struct op_experts *o, struct er
     if (ck_view(&c, "y", &o->y) < 0 || ck_view(&c, "x", &o->x) < 0 ||
         ck_int(&c, "columns", o->x.cols, o->y.cols) < 0 ||
         ck_iview(&c, "order", &o->order, 0) < 0 ||
-        ck_iview(&c, "start", &o->start, (size_t)o->n_slot + 1) < 0 ||
+        ck_iview(&c, "start", &o->start, (size_t)o->n_slot * (o->second ? 2 : 1) + 1) <
+            0 ||
+        ck_lview(&c, "tally", &o->tally, o->n_slot * OP_TALLY) < 0 ||
         ck_shape(&c, "act", &o->act, tile, ff) < 0)
         return -1;
     if (o->per_row < 1 || tile < 1 || tile > b->caps.max_rows)

@@ -28,7 +28,10 @@
     X(kv_copy)                                                                           \
     X(kv_move)                                                                           \
     X(route)                                                                             \
+    X(capacity)                                                                          \
     X(spread)                                                                            \
+    X(pack8)                                                                             \
+    X(unpack8)                                                                           \
     X(dispatch)                                                                          \
     X(group)                                                                             \
     X(experts)                                                                           \

@@ -102,6 +102,10 @@ static inline float *cpu_view(const struct view *v)
 {
     return (float *)(((struct cpu_dbuf *)v->buf)->mem + v->off);
 }
+static inline int64_t *cpu_lview(const struct lview *v) /* NULL where it is left out */
+{
+    return v->buf ? (int64_t *)(void *)(((struct cpu_dbuf *)v->buf)->mem + v->off) : NULL;
+}
 static inline const int32_t *cpu_iview(const struct iview *v)
 {
     return (const int32_t *)(((struct cpu_dbuf *)v->buf)->mem + v->off);

@@ -8,11 +8,16 @@
  * none left. Who computes a panel changes nothing: a row's result depends on the row and
  * the panel alone, by the kernels of cpu_mat in the same order.
  *
+ * Where it is asked for, the time in an expert's panels is taken by each member (a
+ * counter read between experts, not between panels) and scaled by the clock at the ends
+ * of the run.
+ *
  * Rows are gathered as they are put in tiles and scattered as they are finished. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/team.h"
 #include "kernels/cpu_mat_impl.h"
 
@@ -35,6 +40,8 @@ struct part {
     int n, first, n_tiles;              /* first: row of the run */
     int last_n, last_width, last_index; /* of the last tile */
     struct half half[2];
+    int64_t *service_ns, *queue_ns;
+    _Atomic uint64_t ticks, began; /* in its panels, by all; of the first of them */
 };
 
 struct run {
@@ -43,6 +50,8 @@ struct run {
     struct team *team;
     uint8_t *scratch;
     size_t bytes[2]; /* of a half's tiles */
+    uint64_t ticks;  /* since when rows wait */
+    int64_t ns;      /* the same by the clock */
     int n, rows;
     bool private;
     struct {
@@ -112,16 +121,20 @@ static void lay_out_matrix(struct half *h, int j, const struct cpu_mat *m,
         *bytes += (size_t)(p->n_tiles - 1) * h->step[j] + tile_bytes(m, p->last_width);
 }
 
-static struct part part_of(const struct cpu_expert *e, int from, int n, int first)
+static void fill_part(struct part *p, const struct cpu_expert *e, int from, int n,
+                      int first)
 {
-    struct part p = {.pair = e->pair + from, .n = n, .first = first};
-
-    memcpy(p.bias, e->bias, sizeof(p.bias));
-    p.n_tiles = (n + MAT_TILE - 1) / MAT_TILE;
-    p.last_n = n - (p.n_tiles - 1) * MAT_TILE;
-    p.last_index = width_index(p.last_n);
-    p.last_width = width(p.last_n);
-    return p;
+    memset(p, 0, sizeof(*p));
+    p->pair = e->pair + from;
+    p->n = n;
+    p->first = first;
+    p->service_ns = e->service_ns;
+    p->queue_ns = e->queue_ns;
+    memcpy(p->bias, e->bias, sizeof(p->bias));
+    p->n_tiles = (n + MAT_TILE - 1) / MAT_TILE;
+    p->last_n = n - (p->n_tiles - 1) * MAT_TILE;
+    p->last_index = width_index(p->last_n);
+    p->last_width = width(p->last_n);
 }
 
 /* Take rows of the expert into the run while they fit; how many. */
@@ -139,7 +152,7 @@ static int add_part(struct run *r, const struct cpu_expert *e, int from)
         size_t bytes[2] = {r->bytes[0], r->bytes[1]};
         if (n <= 0)
             return 0;
-        *p = part_of(e, from, n, r->rows);
+        fill_part(p, e, from, n, r->rows);
         lay_out_matrix(&p->half[0], 0, e->gate, p, &bytes[0]);
         lay_out_matrix(&p->half[0], 1, e->up, p, &bytes[0]);
         lay_out_matrix(&p->half[1], 0, e->down, p, &bytes[1]);
@@ -330,16 +343,27 @@ static int unit_panels(const struct part *p, int half)
     return n < 1 ? 1 : n;
 }
 
+/* A member has worked on a part since `since`. */
+static void took(struct part *p, uint64_t since, uint64_t now)
+{
+    uint64_t none = 0;
+
+    atomic_fetch_add_explicit(&p->ticks, now - since, memory_order_relaxed);
+    atomic_compare_exchange_strong(&p->began, &none, since);
+}
+
 static void do_panels(struct run *r, int half, int member)
 {
     uint8_t *scratch = half_scratch(r, half, member);
     atomic_int *turn = &r->turn[2 * half + 1].next;
     int before = 0, mine = atomic_fetch_add(turn, 1);
+    uint64_t since = clock_ticks();
 
     for (int i = 0; i < r->n; i++) {
-        const struct part *p = &r->part[i];
+        struct part *p = &r->part[i];
         int all = p->half[half].m[0]->n_panels, step = unit_panels(p, half);
         int units = (all + step - 1) / step;
+        bool any = mine < before + units;
 
         while (mine < before + units) {
             int from = (mine - before) * step, to = from + step < all ? from + step : all;
@@ -349,6 +373,11 @@ static void do_panels(struct run *r, int half, int member)
             mine = atomic_fetch_add(turn, 1);
         }
         before += units;
+        if (any && p->service_ns) {
+            uint64_t now = clock_ticks();
+            took(p, since, now);
+            since = now;
+        }
     }
 }
 
@@ -378,6 +407,24 @@ static void start_run(struct run *r, struct team *t, const struct cpu_experts *x
         atomic_store(&r->turn[i].next, 0);
 }
 
+/* Ticks into nanoseconds, by how many there were of both since rows began to wait. */
+static void tell_times(struct run *r)
+{
+    double ticks = (double)(clock_ticks() - r->ticks);
+    double ns = ticks > 0 ? (double)(clock_now_ns() - r->ns) / ticks : 0;
+    int members = team_size(r->team);
+
+    for (int i = 0; i < r->n; i++) {
+        struct part *p = &r->part[i];
+        double wait = (double)(atomic_load(&p->began) - r->ticks) * p->n;
+
+        if (!p->service_ns)
+            continue;
+        *p->service_ns += (int64_t)((double)atomic_load(&p->ticks) * ns / members);
+        *p->queue_ns += (int64_t)(wait * ns);
+    }
+}
+
 static void end_run(struct run *r)
 {
     size_t all = (r->bytes[0] + r->bytes[1]) * (size_t)team_size(r->team);
@@ -387,6 +434,8 @@ static void end_run(struct run *r)
     r->private =
         r->rows * team_size(r->team) <= PRIVATE_SUM && all <= r->x->scratch_bytes - LINE;
     team_run(r->team, run_member, r);
+    if (r->part[0].service_ns)
+        tell_times(r);
 }
 
 bool cpu_experts_run(struct team *t, const struct cpu_experts *x,
@@ -395,6 +444,8 @@ bool cpu_experts_run(struct team *t, const struct cpu_experts *x,
     const struct cpu_expert *e = next(arg);
     struct run r;
 
+    r.ticks = clock_ticks();
+    r.ns = clock_now_ns();
     start_run(&r, t, x);
     for (int from = 0; e;) {
         int n = add_part(&r, e, from);

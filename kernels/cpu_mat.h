@@ -65,6 +65,7 @@ struct cpu_expert {
     const float *bias[3]; /* of each, or NULL */
     const int32_t *pair;
     int n;
+    int64_t *service_ns, *queue_ns; /* added to, as TALLY_*; NULL = not measured */
 };
 /* a: room for the rows between the products, max_rows of them at a time. */
 struct cpu_experts {

@@ -136,6 +136,110 @@ int cpu_op_route(struct stream *s, const struct op_route *o, struct err *e)
     return 0;
 }
 
+/* ---- capacity ---- */
+
+static void take_away(const struct op_capacity *o, int32_t *ids, int32_t *count)
+{
+    int pairs = o->route.logits.rows * o->route.top_k;
+
+    memset(count, 0, (size_t)o->route.logits.cols * sizeof(*count));
+    for (int p = 0; p < pairs; p++)
+        if (ids[p] >= 0 && count[ids[p]]++ >= o->cap) {
+            count[ids[p]]--;
+            ids[p] = -1;
+        }
+}
+
+static bool chosen(const int32_t *ids, int k, int x)
+{
+    for (int j = 0; j < k; j++)
+        if (ids[j] == x)
+            return true;
+    return false;
+}
+
+/* What a row's choices weigh, where some are none. */
+static void weigh(const struct op_route *o, const float *score, const int32_t *ids,
+                  float *w)
+{
+    float max = -INFINITY, sum = 0;
+
+    for (int k = 0; k < o->top_k; k++)
+        if (ids[k] >= 0 && score[ids[k]] > max)
+            max = score[ids[k]];
+    for (int k = 0; k < o->top_k; k++) {
+        w[k] = ids[k] < 0                 ? 0
+               : o->score == ROUTE_CHOSEN ? expf(score[ids[k]] - max)
+                                          : score[ids[k]];
+        sum += w[k];
+    }
+    for (int k = 0; k < o->top_k; k++) {
+        if (o->score == ROUTE_CHOSEN)
+            w[k] = sum > 0 ? w[k] / sum : 0;
+        w[k] = (o->score != ROUTE_CHOSEN && o->normalise ? w[k] / (sum + 1e-20f) : w[k]) *
+               o->scale;
+    }
+}
+
+/* The row's choices that were taken away, to the best that have room. */
+static int choose_next(const struct op_capacity *o, int r, int32_t *ids, int32_t *count)
+{
+    float score[OP_GROUP_MAX_SLOTS], by[OP_GROUP_MAX_SLOTS];
+    const struct op_route *t = &o->route;
+    const float *bias = cpu_vec(t->bias);
+    int n = t->logits.cols, found = 0;
+
+    score_row(t, row_of(&t->logits, r), score);
+    for (int i = 0; i < n; i++)
+        by[i] = bias ? score[i] + bias[i] : score[i];
+    if (t->n_group > 1)
+        mask_groups(t, by);
+    for (int k = 0; k < t->top_k; k++) {
+        int best = -1;
+        if (ids[k] >= 0)
+            continue;
+        for (int i = 0; i < n; i++)
+            if (count[i] < o->cap && !isnan(by[i]) && !chosen(ids, t->top_k, i) &&
+                (best < 0 || by[i] > by[best]))
+                best = i;
+        if (best < 0)
+            continue;
+        ids[k] = best;
+        count[best]++;
+        found++;
+    }
+    weigh(t, score, ids, row_of(&t->weights, r));
+    return found;
+}
+
+int cpu_op_capacity(struct stream *s, const struct op_capacity *o, struct err *e)
+{
+    int32_t *ids = ints_of(&o->route.ids), *count = ints_of(&o->count);
+    int32_t *pos = ints_of(&o->pos);
+    int64_t *lost = cpu_lview(&o->lost);
+    int k = o->route.top_k, next = 0, gone = 0;
+
+    (void)e, (void)s;
+    take_away(o, ids, count);
+    for (int r = 0; r < o->route.logits.rows; r++) {
+        int32_t *own = ids + (size_t)r * (size_t)k;
+        float *w = row_of(&o->route.weights, r);
+
+        if (!o->drop && chosen(own, k, -1))
+            next += choose_next(o, r, own, count);
+        for (int j = 0; j < k; j++) {
+            pos[r * k + j] = own[j] < 0 ? -1 : r * k + j;
+            w[j] = own[j] < 0 ? 0 : w[j];
+            gone += own[j] < 0;
+        }
+    }
+    if (lost) {
+        lost[0] += next;
+        lost[1] += gone;
+    }
+    return 0;
+}
+
 /* ---- dispatch ---- */
 
 int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e)
@@ -173,39 +277,64 @@ int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e
 
 /* ---- group ---- */
 
-int cpu_op_group(struct stream *s, const struct op_group *o, struct err *e)
+/* Of pair number i of a slot. */
+static int group_of(const struct op_group *o, int slot, int i)
+{
+    return o->second && o->cap && i >= o->cap ? o->n_slot + slot : slot;
+}
+
+/* Pairs that there are; -1 with a fault. */
+static int count_pairs(struct stream *s, const struct op_group *o)
 {
     const int32_t *slot = cpu_iview(&o->slot);
-    int32_t *order = ints_of(&o->order), *start = ints_of(&o->start);
     int n = o->n_pair;
 
-    (void)e;
     if (n < 0) {
         n = 0;
         for (int i = 0; i < o->count.n; i++)
             n += cpu_iview(&o->count)[i];
     }
-    memset(start, 0, ((size_t)o->n_slot + 1) * sizeof(*start));
     if (n < 0 || n > o->slot.n) {
         cpu_stream_fault(s, "group: %d pairs of at most %d", n, o->slot.n);
-        return 0;
+        return -1;
     }
-    for (int p = 0; p < n; p++) {
-        if (slot[p] < 0 || slot[p] >= o->n_slot) {
+    for (int p = 0; p < n; p++)
+        if (slot[p] < -1 || slot[p] >= o->n_slot) {
             cpu_stream_fault(s, "group: slot %d of %d", slot[p], o->n_slot);
-            memset(start, 0, ((size_t)o->n_slot + 1) * sizeof(*start));
-            return 0;
+            return -1;
         }
-        start[slot[p] + 1]++;
+    return n;
+}
+
+int cpu_op_group(struct stream *s, const struct op_group *o, struct err *e)
+{
+    const int32_t *slot = cpu_iview(&o->slot);
+    int32_t *order = ints_of(&o->order), *start = ints_of(&o->start);
+    int32_t size[OP_GROUP_MAX_SLOTS];
+    int64_t *tally = cpu_lview(&o->tally);
+    int n = count_pairs(s, o), groups = o->n_slot * (o->second ? 2 : 1), all;
+
+    (void)e;
+    memset(start, 0, ((size_t)groups + 1) * sizeof(*start));
+    memset(size, 0, (size_t)o->n_slot * sizeof(*size));
+    for (int p = 0; p < n; p++)
+        if (slot[p] >= 0)
+            start[group_of(o, slot[p], size[slot[p]]++) + 1]++;
+    for (int i = 0; tally && i < o->n_slot; i++) {
+        tally[i * OP_TALLY + TALLY_ROWS] += size[i];
+        if (o->cap && size[i] > o->cap)
+            tally[i * OP_TALLY + TALLY_OVER] += size[i] - o->cap;
     }
-    for (int i = 0; i < o->n_slot; i++)
+    for (int i = 0; i < groups; i++)
         start[i + 1] += start[i];
+    all = start[groups];
     /* fill from the ends of the groups backwards, then start is as it was */
     for (int p = n - 1; p >= 0; p--)
-        order[--start[slot[p] + 1]] = p;
-    for (int i = 0; i < o->n_slot; i++)
+        if (slot[p] >= 0)
+            order[--start[group_of(o, slot[p], --size[slot[p]]) + 1]] = p;
+    for (int i = 0; i < groups; i++)
         start[i] = start[i + 1];
-    start[o->n_slot] = n;
+    start[groups] = all;
     return 0;
 }
 
@@ -213,7 +342,8 @@ int cpu_op_group(struct stream *s, const struct op_group *o, struct err *e)
 
 struct slots {
     const struct op_experts *o;
-    int at;
+    int64_t *tally;
+    int at, n; /* groups */
     struct cpu_expert e;
 };
 
@@ -231,19 +361,22 @@ static const struct cpu_expert *next_expert(void *arg)
 {
     struct slots *s = arg;
     const int32_t *start = cpu_iview(&s->o->start);
+    int slot;
 
-    while (s->at < s->o->n_slot && start[s->at] == start[s->at + 1])
+    while (s->at < s->n && start[s->at] == start[s->at + 1])
         s->at++;
-    if (s->at == s->o->n_slot)
+    if (s->at == s->n)
         return NULL;
+    slot = s->at % s->o->n_slot;
     s->e = (struct cpu_expert){
-        .gate = mat_of(s->o->gate[s->at]),
-        .up = mat_of(s->o->up[s->at]),
-        .down = mat_of(s->o->down[s->at]),
-        .bias = {bias_of(s->o, 0, s->at), bias_of(s->o, 1, s->at),
-                 bias_of(s->o, 2, s->at)},
+        .gate = mat_of(s->o->gate[slot]),
+        .up = mat_of(s->o->up[slot]),
+        .down = mat_of(s->o->down[slot]),
+        .bias = {bias_of(s->o, 0, slot), bias_of(s->o, 1, slot), bias_of(s->o, 2, slot)},
         .pair = cpu_iview(&s->o->order) + start[s->at],
         .n = start[s->at + 1] - start[s->at],
+        .service_ns = s->tally ? &s->tally[slot * OP_TALLY + TALLY_SERVICE_NS] : NULL,
+        .queue_ns = s->tally ? &s->tally[slot * OP_TALLY + TALLY_QUEUE_NS] : NULL,
     };
     s->at++;
     return &s->e;
@@ -253,7 +386,8 @@ int cpu_op_experts(struct stream *s, const struct op_experts *o, struct err *e)
 {
     const struct cpu_backend *cb = cpu_of(s);
     const int32_t *start = cpu_iview(&o->start);
-    struct slots slots = {.o = o};
+    int groups = o->n_slot * (o->second ? 2 : 1);
+    struct slots slots = {.o = o, .tally = cpu_lview(&o->tally), .n = groups};
     const struct cpu_experts x = {
         .isa = cb->isa,
         .x = cpu_view(&o->x),
@@ -269,14 +403,14 @@ int cpu_op_experts(struct stream *s, const struct op_experts *o, struct err *e)
         .scratch_bytes = cb->mat_scratch_bytes,
     };
 
-    for (int i = 0; i < o->n_slot; i++)
-        if (!o->gate[i] && start[i] != start[i + 1]) {
+    for (int i = 0; i < groups; i++)
+        if (!o->gate[i % o->n_slot] && start[i] != start[i + 1]) {
             cpu_stream_fault(s, "experts: %d pairs in slot %d, which is empty",
-                             start[i + 1] - start[i], i);
+                             start[i + 1] - start[i], i % o->n_slot);
             return 0;
         }
-    if (start[o->n_slot] > o->y.rows || start[o->n_slot] > o->x.rows * o->per_row) {
-        cpu_stream_fault(s, "experts: %d pairs of %d rows", start[o->n_slot], o->y.rows);
+    if (start[groups] > o->y.rows || start[groups] > o->x.rows * o->per_row) {
+        cpu_stream_fault(s, "experts: %d pairs of %d rows", start[groups], o->y.rows);
         return 0;
     }
     return cpu_experts_run(cb->team, &x, next_expert, &slots)
@@ -322,6 +456,66 @@ int cpu_op_combine(struct stream *s, const struct op_combine *o, struct err *e)
         }
     cpu_run(cpu_of(s), (size_t)o->y.rows * (size_t)o->y.cols * (size_t)o->top_k,
             combine_member, &copy);
+    return 0;
+}
+
+/* ---- rows on their way ---- */
+
+static int rows_of(struct stream *s, const struct iview *count, int most)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < count->n; i++)
+        n += cpu_iview(count)[i];
+    if (n >= 0 && n <= most)
+        return (int)n;
+    cpu_stream_fault(s, "pack8: %lld rows of at most %d", (long long)n, most);
+    return 0;
+}
+
+static uint8_t *packed(struct dbuf *d, size_t off, int cols, int r)
+{
+    return (uint8_t *)((struct cpu_dbuf *)d)->mem + off +
+           (size_t)r * op_pack8_bytes(cols);
+}
+
+int cpu_op_pack8(struct stream *s, const struct op_pack8 *o, struct err *e)
+{
+    int n = rows_of(s, &o->count, o->x.rows), cols = o->x.cols;
+
+    (void)e;
+    for (int r = 0; r < n; r++) {
+        const float *x = row_of(&o->x, r);
+        uint8_t *to = packed(o->to, o->off, cols, r);
+        float max = 0, scale, by;
+
+        for (int i = 0; i < cols; i++)
+            max = fabsf(x[i]) > max || isnan(x[i]) ? fabsf(x[i]) : max;
+        scale = max / F8_E4M3_MAX;
+        by = max > 0 ? F8_E4M3_MAX / max : 0;
+        memcpy(to, &scale, sizeof(scale));
+        for (int i = 0; i < cols; i++)
+            to[sizeof(scale) + (size_t)i] = f32_to_f8_e4m3(x[i] * by);
+    }
+    return 0;
+}
+
+int cpu_op_unpack8(struct stream *s, const struct op_unpack8 *o, struct err *e)
+{
+    int n = rows_of(s, &o->count, o->y.rows), cols = o->y.cols;
+    float value[256];
+
+    (void)e;
+    for (int i = 0; i < 256; i++)
+        value[i] = f8_e4m3_to_f32((uint8_t)i);
+    for (int r = 0; r < n; r++) {
+        float *y = row_of(&o->y, r), scale;
+        const uint8_t *from = packed(o->from, o->off, cols, r);
+
+        memcpy(&scale, from, sizeof(scale));
+        for (int i = 0; i < cols; i++)
+            y[i] = scale * value[from[sizeof(scale) + (size_t)i]];
+    }
     return 0;
 }
 

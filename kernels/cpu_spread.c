@@ -238,6 +238,7 @@ static void by_load(struct job *s)
 static void relieve(struct job *s)
 {
     int cap = s->o->cap;
+    int64_t *moved = cpu_lview(&s->o->moved);
 
     memset(s->quota, 0, (size_t)s->o->rank.n * sizeof(*s->quota));
     for (int p = 0; p < s->n; p++)
@@ -256,6 +257,8 @@ static void relieve(struct job *s)
         s->quota[s->at[p]]--;
         s->quota[best]++;
         s->at[p] = best;
+        if (moved)
+            ++*moved;
     }
 }
 

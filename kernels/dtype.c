@@ -90,6 +90,23 @@ uint16_t f32_to_f16(float f)
     return (uint16_t)(sign | (mag - (112u << 23)) >> 13);
 }
 
+uint8_t f32_to_f8_e4m3(float v)
+{
+    uint32_t bits, code;
+    uint8_t sign;
+
+    memcpy(&bits, &v, sizeof(bits));
+    sign = (uint8_t)(bits >> 24 & 0x80);
+    bits &= 0x7fffffff;
+    if (bits > 0x7f800000)
+        return sign | 0x7f;
+    if (bits < 0x3c800000) /* below 2^-6: steps of 2^-9 */
+        return (uint8_t)(sign | (uint8_t)lrintf(fabsf(v) * 512.0f));
+    bits += 0x7ffff + (bits >> 20 & 1);
+    code = (bits >> 20) - ((127 - 7) << 3);
+    return (uint8_t)(sign | (code > 0x7e ? 0x7e : code));
+}
+
 float f8_e4m3_to_f32(uint8_t v)
 {
     int exp = v >> 3 & 15, man = v & 7;

@@ -63,7 +63,9 @@ void dtype_chunk_to_f32(enum dtype t, const struct dtype_chunk *c, float *out);
 int dtype_zero(enum dtype t); /* the code that stands for 0, 0 where m does that */
 
 float f16_to_f32(uint16_t h);
-uint16_t f32_to_f16(float f);    /* round to nearest even */
+uint16_t f32_to_f16(float f); /* round to nearest even */
+#define F8_E4M3_MAX 448.0f
+uint8_t f32_to_f8_e4m3(float v); /* to the nearest, ties to even; the largest beyond */
 float f8_e4m3_to_f32(uint8_t v); /* without infinities; all ones is NaN */
 float bf16_to_f32(uint16_t h);
 uint16_t f32_to_bf16(float f); /* round to nearest even, NaN kept quiet */

@@ -217,6 +217,7 @@ static void ask_of(const struct conf_instance *i, const struct layout *l, double
 
     ledger_ask_defaults(a, have, true);
     a->ctx = n_ctx;
+    a->slots = l->ep > 1 ? (int)i->experts.spare * l->ep : 0;
     a->seqs = (int)fmax(ceil(tokens / n_ctx), 1);
     a->outs = (int)fmin((double)i->max_seqs, ENGINE_HEAD_ROWS);
     a->budget = (int)fmax((double)i->step_tok, (double)i->max_seqs);

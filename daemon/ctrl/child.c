@@ -44,7 +44,8 @@ enum {
     SOCKET_AT = 3,
     PAGE_AT = 4,
     RANKS_AT = 5,
-    OWN_ARGS = 5, /* beside the instance's */
+    EXPERTS_AT = 6,
+    OWN_ARGS = 6, /* beside the instance's */
     HIGH_FD = 16, /* over whatever the child's actions write to */
     OUT_MAX = 2 * WIRE_MAX,
     GRACE_US = 1000000,
@@ -72,7 +73,8 @@ struct child {
 /* ---- start ---- */
 
 struct spawn_fds {
-    int sock, page, ranks, err; /* all over HIGH_FD, so that dup2 overwrites none */
+    int sock, page, ranks, experts,
+        err; /* all over HIGH_FD, so that dup2 overwrites none */
 };
 
 static int spawn_actions(posix_spawn_file_actions_t *fa, const struct spawn_fds *fds)
@@ -81,7 +83,8 @@ static int spawn_actions(posix_spawn_file_actions_t *fa, const struct spawn_fds 
            posix_spawn_file_actions_adddup2(fa, fds->err, STDERR_FILENO) ||
            posix_spawn_file_actions_adddup2(fa, fds->sock, SOCKET_AT) ||
            posix_spawn_file_actions_adddup2(fa, fds->page, PAGE_AT) ||
-           posix_spawn_file_actions_adddup2(fa, fds->ranks, RANKS_AT);
+           posix_spawn_file_actions_adddup2(fa, fds->ranks, RANKS_AT) ||
+           posix_spawn_file_actions_adddup2(fa, fds->experts, EXPERTS_AT);
 }
 
 static int spawn_attributes(posix_spawnattr_t *at)
@@ -107,8 +110,9 @@ static char **make_argv(const struct child_cfg *cfg, char *own[OWN_ARGS + 1])
     own[0] = xasprintf("--fd=%d", SOCKET_AT);
     own[1] = xasprintf("--page-fd=%d", PAGE_AT);
     own[2] = xasprintf("--ranks-fd=%d", RANKS_AT);
-    own[3] = xasprintf("--secret=%s", hex);
-    own[4] = xasprintf("--log-level=%s", cfg->log_level);
+    own[3] = xasprintf("--experts-fd=%d", EXPERTS_AT);
+    own[4] = xasprintf("--secret=%s", hex);
+    own[5] = xasprintf("--log-level=%s", cfg->log_level);
     own[OWN_ARGS] = NULL;
     argv[n++] = (char *)cfg->program;
     for (int i = 0; own[i]; i++)
@@ -245,7 +249,8 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
     struct child *g = xcalloc(1, sizeof(*g));
     int sv[2] = {-1, -1}, p[2] = {-1, -1};
     int page = fcntl(cfg->page_fd, F_DUPFD_CLOEXEC, HIGH_FD);
-    int ranks = fcntl(cfg->ranks_fd, F_DUPFD_CLOEXEC, HIGH_FD), rc = -1;
+    int ranks = fcntl(cfg->ranks_fd, F_DUPFD_CLOEXEC, HIGH_FD);
+    int experts = fcntl(cfg->experts_fd, F_DUPFD_CLOEXEC, HIGH_FD), rc = -1;
 
     g->loop = l;
     g->news = *news;
@@ -254,7 +259,7 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
     g->lines.line = pass_on;
     g->lines.arg = g;
     snprintf(g->instance, sizeof(g->instance), "%s", cfg->instance ? cfg->instance : "");
-    if (page < 0 || ranks < 0) {
+    if (page < 0 || ranks < 0 || experts < 0) {
         err_errno(e, ERR_IO, "cannot pass a shared page to the engine");
         goto out;
     }
@@ -263,7 +268,7 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
     if (rc < 0 || (rc = make_sockets(sv, e)) < 0)
         goto out;
     g->conn = wire_conn_new(sv[0], OUT_MAX);
-    rc = spawn(cfg, &(struct spawn_fds){sv[1], page, ranks, p[1]}, &g->pid, e);
+    rc = spawn(cfg, &(struct spawn_fds){sv[1], page, ranks, experts, p[1]}, &g->pid, e);
     if (rc == 0)
         rc = watch(g, e);
 out:
@@ -271,6 +276,7 @@ out:
     close_fd(p[1]);
     close_fd(page);
     close_fd(ranks);
+    close_fd(experts);
     if (rc < 0)
         child_free(g);
     else

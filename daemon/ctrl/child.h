@@ -29,7 +29,8 @@ struct child_cfg {
     const char *program;
     char *const *args; /* the instance's options */
     int n_args;
-    int page_fd, ranks_fd; /* borrowed: the metric page and that of the ranks */
+    /* borrowed: the metric page and those of the ranks and of the experts */
+    int page_fd, ranks_fd, experts_fd;
     const cpu_set_t *cpus; /* that it may use; NULL = as we */
     uint8_t secret[16];
     const char *log_level;

@@ -80,6 +80,11 @@ struct conf_instance {
         double enter, leave, min_gain;
         int64_t max_moves, plan_mib, max_slots;
         double slack_share, prefill_share;
+        int routing;     /* enum spread */
+        double capacity; /* 0 = none */
+        int overflow;    /* enum moe_overflow */
+        int transfer;    /* enum moe_transfer */
+        bool allow_output_change;
     } experts;
     struct {
         int64_t mib;
@@ -180,6 +185,12 @@ static inline size_t conf_name_len(const char *name)
 static inline bool conf_is_copy(const char *name)
 {
     return name[conf_name_len(name)] != '\0';
+}
+/* Do settings of an instance change what its model answers? */
+static inline bool conf_changes_output(const struct conf_instance *i)
+{
+    return i->experts.transfer == 1 ||
+           (i->experts.capacity > 0 && i->experts.overflow >= 2);
 }
 /* Is there an engine of this name? Not of an instance whose engines are all in pools. */
 static inline bool conf_is_engine(const struct conf_instance *i)

@@ -43,6 +43,26 @@ static bool given(const struct check *k, const char *path)
 
 #define FAULT(k, pathv, ...) conf_fault((k)->faults, locate(k, pathv), pathv, __VA_ARGS__)
 
+/* Settings whose output differs are used on purpose only. What they cost in quality is
+ * checked where a revision is applied. */
+static void output_changes(const struct check *k)
+{
+    for (int i = 0; i < k->c->n_instances; i++) {
+        const struct conf_instance *x = &k->c->instances[i];
+        char path[160];
+
+        if (x->experts.allow_output_change || !conf_changes_output(x))
+            continue;
+        bool sent = x->experts.transfer != 0;
+        snprintf(path, sizeof(path), "instances.%s.experts.%s", x->name,
+                 sent ? "transfer" : "overflow");
+        FAULT(k, path,
+              "this changes what the model answers: set experts.allow_output_change, or "
+              "%s",
+              sent ? "transfer f32" : "overflow replica or second-pass");
+    }
+}
+
 static void must_be_given(const struct check *k)
 {
     char path[160];
@@ -211,8 +231,8 @@ static void split(const struct check *k)
 }
 
 static void (*const checks[])(const struct check *k) = {
-    must_be_given,   model_is_there, one_id_each, tls_pair,
-    slo_has_targets, auto_or_words,  split,
+    must_be_given, output_changes,  model_is_there, one_id_each,
+    tls_pair,      slo_has_targets, auto_or_words,  split,
 };
 
 void conf_check(const struct conf *c, struct tree_node *root,

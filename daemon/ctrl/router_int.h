@@ -15,6 +15,7 @@
 struct affinity;
 struct queue;
 struct rank_seat;
+struct expertpage;
 struct rankpage;
 
 /* CHOICES: engines of one model that are compared. */
@@ -73,7 +74,8 @@ struct target {
     struct served_hot hot;
     struct instance_status st;
     struct page_box *page;
-    struct rankpage *ranks; /* what its ranks do; NULL in tests */
+    struct rankpage *ranks;     /* what its ranks do; NULL in tests */
+    struct expertpage *experts; /* and its experts; likewise */
     struct rank_seat *seats;
     int n_seats;
     int n_live, n_sent, max_live;

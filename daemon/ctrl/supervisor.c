@@ -30,6 +30,7 @@
 #include "daemon/ctrl/target.h"
 #include "daemon/ctrl/warming.h"
 #include "daemon/serve/metrics.h"
+#include "daemon/serve/expertpage.h"
 #include "daemon/serve/rankpage.h"
 #include "daemon/serve/tokenizer.h"
 #include "daemon/serve/wire.h"
@@ -207,7 +208,7 @@ static void on_warmed(struct supervisor *s, const struct wire_finish *w)
 {
     struct err e;
 
-    warming_end(&s->warming, target_page(s->cfg.target));
+    warming_end(&s->warming, target_page(s->cfg.target), target_experts(s->cfg.target));
     if (w->reason >= 0 && w->reason < FINISH_ERROR) {
         be_ready(s);
         return;
@@ -307,11 +308,13 @@ static void on_gone(void *arg, bool asked, const struct err *why)
     if (s->told && s->cfg.facts)
         s->cfg.facts(s->cfg.arg, NULL);
     s->told = false;
-    warming_end(&s->warming, target_page(s->cfg.target));
+    warming_end(&s->warming, target_page(s->cfg.target), target_experts(s->cfg.target));
     loop_fd_set(s->orders, EPOLLIN);
     clear_gauges(target_page(s->cfg.target));
     if (target_ranks(s->cfg.target))
         rankpage_clear(target_ranks(s->cfg.target));
+    if (target_experts(s->cfg.target))
+        expertpage_clear(target_experts(s->cfg.target));
     if (asked) {
         bool late = e.code == ERR_TIMEOUT;
         note(s, "engine.stop", late ? "failed" : "ok", late ? e.msg : "");
@@ -358,6 +361,7 @@ static void start_child(struct supervisor *s)
         .n_args = s->cfg.n_args,
         .page_fd = s->cfg.engine_page_fd,
         .ranks_fd = s->cfg.engine_ranks_fd,
+        .experts_fd = s->cfg.engine_experts_fd,
         .log_level = s->cfg.log_level,
         .instance = s->cfg.instance,
         .cpus = s->cfg.cpus ? &s->cpus : NULL,

@@ -32,6 +32,7 @@ struct supervisor_cfg {
     struct metric_page *page; /* the daemon's */
     int engine_page_fd;       /* of the target's page */
     int engine_ranks_fd;      /* and of its ranks */
+    int engine_experts_fd;    /* and of its experts */
     const cpu_set_t *cpus;    /* that the engine may use; NULL = all; copied */
 
     const char *instance, *model_path, *model_name; /* name "" = from the file */

@@ -13,6 +13,7 @@
 #include "daemon/ctrl/affinity.h"
 #include "daemon/ctrl/router_int.h"
 #include "daemon/serve/metrics.h"
+#include "daemon/serve/expertpage.h"
 #include "daemon/serve/rankpage.h"
 
 int target_new(struct router *r, const struct target_cfg *cfg, struct target **ret,
@@ -35,6 +36,7 @@ int target_new(struct router *r, const struct target_cfg *cfg, struct target **r
     t->page = xcalloc(1, sizeof(*t->page));
     t->page->page = cfg->page;
     t->ranks = cfg->ranks;
+    t->experts = cfg->experts;
     pthread_mutex_lock(&r->lock);
     list_push(&r->targets, &t->link);
     list_push(&r->pages, &t->page->link);
@@ -70,6 +72,7 @@ void target_free(struct target *t)
     affinity_free(t->sent);
     split_done(t);
     rankpage_free(t->ranks);
+    expertpage_free(t->experts);
     free(t->seats);
     while (queue_pop(t->bell))
         continue;
@@ -80,6 +83,8 @@ void target_free(struct target *t)
 struct metric_page *target_page(const struct target *t) { return t->page->page; }
 
 struct rankpage *target_ranks(const struct target *t) { return t->ranks; }
+
+struct expertpage *target_experts(const struct target *t) { return t->experts; }
 
 int target_fd(const struct target *t) { return queue_fd(t->bell); }
 

@@ -10,6 +10,7 @@
 
 #include "daemon/ctrl/router.h"
 
+struct expertpage;
 struct rankpage;
 struct target;
 struct wire_add;
@@ -17,10 +18,11 @@ struct wire_add;
 struct target_cfg {
     const char *instance; /* its name */
     int generation;
-    int max_live;             /* requests at once; more are BUSY */
-    struct metric_page *page; /* the engine's; taken when target_new succeeds */
-    struct rankpage *ranks;   /* likewise; NULL: none is shown */
-    int role;                 /* enum conf_role */
+    int max_live;               /* requests at once; more are BUSY */
+    struct metric_page *page;   /* the engine's; taken when target_new succeeds */
+    struct rankpage *ranks;     /* likewise; NULL: none is shown */
+    struct expertpage *experts; /* likewise */
+    int role;                   /* enum conf_role */
 };
 
 int target_new(struct router *r, const struct target_cfg *cfg, struct target **ret,
@@ -28,7 +30,8 @@ int target_new(struct router *r, const struct target_cfg *cfg, struct target **r
 /* Every request must have had its finish. What the engine counted stays in the sums. */
 void target_free(struct target *t);
 struct metric_page *target_page(const struct target *t);
-struct rankpage *target_ranks(const struct target *t); /* or NULL */
+struct rankpage *target_ranks(const struct target *t);     /* or NULL */
+struct expertpage *target_experts(const struct target *t); /* or NULL */
 
 /* Readable when there are orders. */
 int target_fd(const struct target *t);

@@ -23,6 +23,7 @@
 #include "daemon/ctrl/system.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
+#include "daemon/serve/expertpage.h"
 #include "daemon/serve/rankpage.h"
 #include "state/store.h"
 
@@ -295,6 +296,7 @@ static int new_supervisor(struct unit *u, struct err *e)
         .page = u->env->page,
         .engine_page_fd = u->page_fd,
         .engine_ranks_fd = u->ranks_fd,
+        .engine_experts_fd = u->experts_fd,
         .cpus = u->spec.own_cpus ? &u->spec.cpus : NULL,
         .instance = i->name,
         .model_path = u->spec.model_path,
@@ -339,7 +341,7 @@ int unit_new(const struct unit_env *env, struct unit_spec *spec, int generation,
     u->env = env;
     u->spec = *spec;
     u->generation = generation;
-    u->page_fd = u->ranks_fd = -1;
+    u->page_fd = u->ranks_fd = u->experts_fd = -1;
     list_init(&u->link);
     u->conf = conf_ref(spec->conf);
     u->inst = i;
@@ -347,8 +349,10 @@ int unit_new(const struct unit_env *env, struct unit_spec *spec, int generation,
     if (metric_page_new(metrics_defs, METRICS_N, &u->page_fd, &t.page, e) < 0)
         goto fail;
     if (rankpage_new(&u->ranks_fd, &t.ranks, e) < 0 ||
+        expertpage_new(&u->experts_fd, &t.experts, e) < 0 ||
         target_new(env->router, &t, &u->target, e) < 0) {
         rankpage_free(t.ranks);
+        expertpage_free(t.experts);
         metric_page_free(t.page);
         goto fail;
     }
@@ -418,6 +422,8 @@ void unit_free(struct unit *u)
         close(u->page_fd);
     if (u->ranks_fd >= 0)
         close(u->ranks_fd);
+    if (u->experts_fd >= 0)
+        close(u->experts_fd);
     unit_spec_done(&u->spec);
     conf_unref(u->conf);
     free(u->seats);

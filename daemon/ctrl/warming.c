@@ -3,6 +3,7 @@
 
 #include "base/metric.h"
 #include "daemon/ctrl/child.h"
+#include "daemon/serve/expertpage.h"
 #include "daemon/serve/wire.h"
 
 enum { PROMPT = 8, TOKENS = 2 };
@@ -34,9 +35,11 @@ void warming_start(struct warming *w, struct child *c, struct metric_page *page)
     child_add(c, &a);
 }
 
-void warming_end(struct warming *w, struct metric_page *page)
+void warming_end(struct warming *w, struct metric_page *page, struct expertpage *experts)
 {
     if (w->on)
         metric_page_recall(page, w->before);
+    if (w->on && experts)
+        expertpage_restart(experts);
     w->on = false;
 }

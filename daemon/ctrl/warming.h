@@ -13,6 +13,7 @@
 
 struct child;
 struct err;
+struct expertpage;
 struct metric_page;
 
 #define WARMING_ID ((uint64_t)1 << 62)
@@ -26,7 +27,8 @@ void warming_done(struct warming *w); /* also of one that is zero */
 
 /* page: the engine's. */
 void warming_start(struct warming *w, struct child *c, struct metric_page *page);
-/* It has ended, or its engine has; nothing when none is on. */
-void warming_end(struct warming *w, struct metric_page *page);
+/* It has ended, or its engine has; nothing when none is on. experts: likewise, or NULL.
+ */
+void warming_end(struct warming *w, struct metric_page *page, struct expertpage *experts);
 
 #endif

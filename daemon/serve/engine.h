@@ -10,12 +10,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/serve/forward.h"
 #include "daemon/serve/sched.h"
 #include "daemon/serve/wire_kv.h"
 #include "topo/layout.h"
 
 struct err;
 struct metric_page;
+struct expertpage;
 struct rankpage;
 struct wire_conn;
 
@@ -31,12 +33,13 @@ struct engine_cfg {
     int threads;               /* 0 = one per CPU of the process */
     const char *backend, *isa; /* names as backend_open takes them */
     bool null_exec, reuse;
-    struct layout layout;   /* zeroed = one rank */
-    int chunks;             /* in which rows go to experts; 0 = 1 */
-    int spare;              /* slots of a rank for copies of experts */
-    const char *emulate;    /* rack whose links are emulated; "" = none */
-    uint8_t secret[16];     /* of the prefix hash */
-    struct rankpage *ranks; /* what each rank does is told there; NULL, borrowed */
+    struct layout layout; /* zeroed = one rank */
+    int chunks;           /* in which rows go to experts; 0 = 1 */
+    struct forward_experts moe;
+    const char *emulate;        /* rack whose links are emulated; "" = none */
+    uint8_t secret[16];         /* of the prefix hash */
+    struct rankpage *ranks;     /* what each rank does is told there; NULL, borrowed */
+    struct expertpage *experts; /* likewise its experts */
     enum engine_role role;
     bool kv_sums; /* self-test: what goes to another engine is summed and compared */
     int64_t handoff_ms; /* a lease of a handoff; 0 = the usual */

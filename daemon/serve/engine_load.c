@@ -186,12 +186,13 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
                                                                  : ENGINE_HEAD_ROWS,
                     .kv_type = kv_types[cfg->kv_type],
                     .n_blocks = l->sched.kv.group[0].n_blocks,
-                    .part = {.chunks = cfg->chunks, .spare = cfg->spare}},
+                    .part = {.chunks = cfg->chunks, .experts = cfg->moe}},
         .caps = l->caps,
         .depth = EXEC_DEPTH,
         .layout = cfg->layout,
         .comm_timeout_us = comm_timeout_us(),
         .emulate = cfg->emulate,
+        .experts = cfg->experts,
     };
     if (ranks_new(m, &rc, on_progress, &p, &l->x, e) < 0)
         return -1;
@@ -272,7 +273,7 @@ int engine_load(const struct engine_cfg *cfg, struct wire_conn *conn,
     if (model_open(cfg->model, &m, e) < 0)
         return -1;
     int rc = load_model(cfg, m, conn, &l, e);
-    if (rc == 0 && cfg->spare && !cfg->null_exec)
+    if (rc == 0 && cfg->moe.spare && !cfg->null_exec)
         keep_model(&l, m);
     if (!l.model)
         model_free(m);

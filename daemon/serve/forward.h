@@ -19,6 +19,7 @@ struct backend;
 struct backend_caps;
 struct comm;
 struct err;
+struct expert_report;
 struct forward;
 struct kv_arena;
 struct kv_layout;
@@ -30,6 +31,30 @@ struct step;
 struct weight;
 
 enum { FORWARD_CP_MAX = 32 }; /* cp x cp_u */
+
+/* What becomes of pairs (row, expert) over an expert's capacity: to another of its copies
+ * while one has room; after the others; to the row's next best expert with room; away.
+ * The last two change what comes out. */
+enum moe_overflow {
+    OVERFLOW_REPLICA,
+    OVERFLOW_SECOND_PASS,
+    OVERFLOW_NEXT_BEST,
+    OVERFLOW_DROP
+};
+/* How rows travel to experts and back: F8 is e4m3 with a scale a row, for those that stay
+ * too, so that it does not matter which do. */
+enum moe_transfer { TRANSFER_F32, TRANSFER_F8 };
+/* Layers of experts. spare: slots of a rank and layer beyond those that its own experts
+ * take, empty at first (forward_route_set); routing: how one of several copies is chosen.
+ * capacity c (0 = none): ceil(c T k / E) pairs of an expert among the T rows of a run, as
+ * far as a rank knows them: all, or its own. */
+struct forward_experts {
+    int spare;
+    enum spread routing;
+    double capacity;
+    enum moe_overflow overflow;
+    enum moe_transfer transfer;
+};
 
 /* Which part of a model a rank holds and how it meets the others. Zeroed = all of it.
  *
@@ -59,10 +84,7 @@ struct forward_part {
     int chunks; /* parts in which rows go to experts elsewhere, so that they travel while
                    others are computed; 0 = 1 */
     bool sp;
-    /* Experts apart: slots of a rank and layer beyond those that its own experts take,
-     * empty at first; and how one of several copies is chosen (forward_route_set). */
-    int spare;
-    enum spread routing;
+    struct forward_experts experts;
     /* borrowed; NULL where the size is 1 */
     struct comm *tp_comm, *pp_comm, *ep_comm, *cp_comm, *cp_u_comm;
 };
@@ -141,6 +163,12 @@ int forward_route_set(struct forward *f, int layer, const struct routes *r,
  * No table that is in force may name the slot. Made with forward_backend's device. */
 void forward_slot_swap(struct forward *f, int layer, int slot, struct weight **w);
 struct backend *forward_backend(struct forward *f);
+/* What the layers of experts have done since forward_new or the last clear, in steps of
+ * the kind that the last one was (expertpage.h); one download. Nothing (n_layer 0) of a
+ * dense model and of a rank whose counts another one has too. Valid until the next call.
+ */
+int forward_report(struct forward *f, struct expert_report *ret, struct err *e);
+int forward_counts_clear(struct forward *f, struct err *e);
 /* KV arena and its layout (for tests and hand-off). */
 struct kv_arena *forward_kv(struct forward *f);
 const struct kv_layout *forward_kv_layout(const struct forward *f);

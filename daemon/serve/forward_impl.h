@@ -152,7 +152,7 @@ int forward_latent_out(struct forward *f, const struct forward_layer *l, struct 
  * of the rows. */
 int forward_moe_new(struct forward *f, struct err *e);
 /* A step begins. */
-void forward_moe_begin(struct forward *f, uint64_t number);
+void forward_moe_begin(struct forward *f, const struct step *st);
 void forward_moe_free(struct forward *f);
 int forward_moe_run(struct forward *f, const struct forward_layer *l, struct dbuf *x,
                     int rows, const struct shape *sp, const int64_t *row_bytes,

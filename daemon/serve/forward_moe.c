@@ -18,40 +18,16 @@
  *
  * Apart and cut (ep = cp x adp, tp > 1): as above, among the ranks with the same part of
  * every expert's width, and a sum over tp at home. */
-#include <assert.h>
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "daemon/serve/forward_impl.h"
-#include "daemon/serve/routes.h"
+#include "daemon/serve/forward_moe.h"
+#include "daemon/serve/step.h"
+#include "topo/formula.h"
 
 /* Rows of a rank that make a chunk worth its while. */
-enum { MAX_CHUNKS = 16, CHUNK_ROWS = 4 };
-
-/* Device integers of a layer's run, one after the other in `ints`. */
-struct moe_ints {
-    int ids, to, to_slot, slot, pos, from, order, start, got, spread, host, len;
-    int send, recv, back; /* [chunk][ep] */
-    int table;            /* [layer][table_len] */
-};
-
-struct forward_moe {
-    int max_home, max_pairs,
-        max_here;             /* rows at home; their pairs; pairs at my experts */
-    int per_row;              /* pairs of a row that may come to my experts */
-    int max_known;            /* rows that are routed here: those at home, or all */
-    int first_layer, n_layer; /* of experts, in this stage; counted over the model's */
-    int n_copies, table_len;  /* slots of all ranks; ints of a table */
-    int own;                  /* row of those routed here where mine begin, in this run */
-    uint32_t phase;           /* of this step */
-    struct moe_ints at;
-    struct dbuf *ints;
-    struct dbuf *logits, *weights;       /* [max_known, n_expert], [max_known, k] */
-    struct dbuf *out, *in, *done, *back; /* pairs x n_embd: ep */
-    struct dbuf *act, *gate, *extra;
-    int32_t *table; /* host copy of one table until it was uploaded */
-};
+enum { CHUNK_ROWS = 4 };
 
 /* ---- life ---- */
 
@@ -73,14 +49,14 @@ static void lay_out(struct forward_moe *m, const struct forward *f)
     a->to = take(a, known);
     a->to_slot = take(a, known);
     a->slot = take(a, m->max_pairs);
-    a->pos = take(a, m->max_pairs);
+    a->pos = take(a, max_int(m->max_pairs, known));
     a->from = take(a, m->max_pairs);
     a->got = take(a, m->max_here);
     a->order = take(a, m->max_here);
-    a->start = take(a, max_int(f->w.d.n_slot, x->n_expert) + 1);
-    a->send = take(a, ep * MAX_CHUNKS);
-    a->recv = take(a, ep * MAX_CHUNKS);
-    a->back = take(a, ep * MAX_CHUNKS);
+    a->start = take(a, 2 * max_int(f->w.d.n_slot, x->n_expert) + 1);
+    a->send = take(a, ep * FORWARD_CHUNKS_MAX);
+    a->recv = take(a, ep * FORWARD_CHUNKS_MAX);
+    a->back = take(a, ep * FORWARD_CHUNKS_MAX);
     a->host = take(a, ep);
     a->spread = take(a, op_spread_scratch(x->n_expert, ep, m->n_copies));
     a->table = take(a, m->table_len * m->n_layer);
@@ -123,31 +99,25 @@ static int new_buffers(struct forward *f, struct forward_moe *m, struct err *e)
     return dbuf_new(f->b, (size_t)m->at.len * sizeof(int32_t), &m->ints, e);
 }
 
-/* Layers of experts before layer n: those behind the first, dense ones. */
-static int moe_before(const struct model_info *i, int n)
+static int new_wire(struct forward *f, struct forward_moe *m, struct err *e)
 {
-    return max_int(n - i->moe.n_dense, 0);
-}
+    size_t row = op_pack8_bytes(f->w.info.n_embd);
+    const int rows[4] = {m->max_pairs, m->max_here, m->max_here, m->max_pairs};
 
-/* A layer of experts of this stage, counted over the model's. */
-static struct forward_layer *moe_layer(const struct forward *f, int layer)
-{
-    return &f->w.layers[layer + f->w.info.moe.n_dense - f->w.d.first_layer];
-}
-
-/* Do all ranks of the expert group have every row of a run? */
-static bool rows_known(const struct forward *f)
-{
-    const struct forward_part *p = &f->cfg.part;
-
-    return p->ep > 1 && p->adp == 1 && !p->sp && p->cp * p->cp_u == 1;
+    if (f->cfg.part.ep == 1 || f->cfg.part.experts.transfer == TRANSFER_F32)
+        return 0;
+    for (int i = 0; i < 4; i++)
+        if (dbuf_new(f->b, row * (size_t)rows[i], &m->wire[i], e) < 0)
+            return -1;
+    return 0;
 }
 
 static void settle_sizes(struct forward *f, struct forward_moe *m)
 {
     const struct model_moe *x = &f->w.info.moe;
     int ep = f->cfg.part.ep, rows = f->cfg.max_rows;
-    bool all = f->cfg.part.routing == SPREAD_LEAST_LOADED && rows_known(f);
+    bool all =
+        f->cfg.part.experts.routing == SPREAD_LEAST_LOADED && forward_rows_known(f);
 
     /* with cp_u a group's rows are shared; all outputs may be one rank's */
     int home = max_int((rows + f->w.d.cp_u - 1) / f->w.d.cp_u, f->cfg.max_outs);
@@ -162,40 +132,6 @@ static void settle_sizes(struct forward *f, struct forward_moe *m)
         moe_before(&f->w.info, f->w.d.first_layer + f->w.d.n_layer) - m->first_layer;
     m->n_copies = ep * f->w.d.n_slot;
     m->table_len = x->n_expert + 1 + 3 * m->n_copies;
-}
-
-bool forward_route_dims(const struct forward *f, struct routes_dims *ret, int *ret_first,
-                        int *ret_n)
-{
-    if (!f->moe)
-        return false;
-    *ret = (struct routes_dims){f->w.info.moe.n_expert, f->cfg.part.ep, f->w.d.n_slot};
-    *ret_first = f->moe->first_layer;
-    *ret_n = f->moe->n_layer;
-    return true;
-}
-
-/* Everything as loaded. */
-static int first_tables(struct forward *f, struct forward_moe *m, struct err *e)
-{
-    int32_t host[COMM_MAX_RANKS] = {0};
-    int ep = f->cfg.part.ep, first = 0, n = 0, rc = 0;
-    struct routes_dims d;
-    struct routes *r;
-
-    for (int i = 0; ep > 1 && i < ep; i++)
-        host[i] = comm_host(f->cfg.part.ep_comm, i);
-    if (stream_upload(f->s, m->ints, (size_t)m->at.host * 4, host, (size_t)ep * 4, e) < 0)
-        return -1;
-    forward_route_dims(f, &d, &first, &n);
-    if (n == 0 || ep == 1)
-        return stream_sync(f->s, e);
-    if (routes_new(&d, first + n, &r, e) < 0)
-        return -1;
-    for (int i = 0; i < n && rc == 0; i++)
-        rc = forward_route_set(f, first + i, r, e);
-    routes_free(r);
-    return rc;
 }
 
 int forward_moe_new(struct forward *f, struct err *e)
@@ -215,15 +151,17 @@ int forward_moe_new(struct forward *f, struct err *e)
                        m->n_layer);
     lay_out(m, f);
     m->table = xcalloc((size_t)m->table_len, sizeof(int32_t));
-    if (new_buffers(f, m, e) < 0)
+    if (new_buffers(f, m, e) < 0 || new_wire(f, m, e) < 0 || forward_tally_new(f, e) < 0)
         return -1;
-    return first_tables(f, m, e);
+    return forward_routes_new(f, e);
 }
 
-void forward_moe_begin(struct forward *f, uint64_t number)
+void forward_moe_begin(struct forward *f, const struct step *st)
 {
-    if (f->moe)
-        f->moe->phase = (uint32_t)number * 0x9e3779b9u;
+    if (!f->moe)
+        return;
+    f->moe->phase = (uint32_t)st->number * 0x9e3779b9u;
+    forward_tally_begin(f, st);
 }
 
 void forward_moe_free(struct forward *f)
@@ -232,108 +170,17 @@ void forward_moe_free(struct forward *f)
 
     if (!m)
         return;
-    struct dbuf *bufs[] = {m->ints, m->logits, m->weights, m->out,  m->in,
-                           m->done, m->back,   m->act,     m->gate, m->extra};
+    struct dbuf *bufs[] = {m->ints,    m->logits,  m->weights, m->out,    m->in,
+                           m->done,    m->back,    m->act,     m->gate,   m->extra,
+                           m->wire[0], m->wire[1], m->wire[2], m->wire[3]};
     for (size_t i = 0; i < sizeof(bufs) / sizeof(bufs[0]); i++)
         dbuf_free(bufs[i]);
+    forward_tally_free(f);
     free(m->table);
     free(m);
 }
 
-/* ---- tables ---- */
-
-/* The copies of a layer's experts, in order of their ranks, as op_spread takes them. */
-static void fill_table(const struct routes *r, const struct route_layer *l, int32_t *t)
-{
-    int n = r->d.n_rank * r->d.n_slot, at = 0;
-    int32_t *rank = t + r->d.n_expert + 1, *slot = rank + n, *upto = slot + n;
-
-    for (int x = 0; x < r->d.n_expert; x++) {
-        double sum = 0;
-
-        t[x] = at;
-        for (int s = 0; s < n; s++) {
-            if (l->expert[s] != x)
-                continue;
-            sum += (double)l->share[s];
-            rank[at] = s / r->d.n_slot;
-            slot[at] = s % r->d.n_slot;
-            upto[at++] = (int32_t)(sum >= 1 ? SPREAD_ONE : sum * SPREAD_ONE);
-        }
-        if (at > t[x])
-            upto[at - 1] = SPREAD_ONE;
-    }
-    t[r->d.n_expert] = at;
-}
-
-/* Is every slot of mine that the table names filled? */
-static int check_slots(const struct forward *f, int layer, const struct routes *r,
-                       struct err *e)
-{
-    int me = f->cfg.part.ep_at;
-    struct weight *const *gate = moe_layer(f, layer)->experts[0];
-
-    for (int s = 0; s < r->d.n_slot; s++)
-        if (r->layer[layer].expert[me * r->d.n_slot + s] >= 0 && !gate[s])
-            return err_set(e, ERR_CONFLICT,
-                           "layer of experts %d: slot %d of rank %d is to hold expert %d "
-                           "and is empty",
-                           layer, s, me, r->layer[layer].expert[me * r->d.n_slot + s]);
-    return 0;
-}
-
-int forward_route_set(struct forward *f, int layer, const struct routes *r, struct err *e)
-{
-    struct forward_moe *m = f->moe;
-    struct routes_dims d;
-    int first, n;
-
-    if (!forward_route_dims(f, &d, &first, &n) || d.n_expert != r->d.n_expert ||
-        d.n_rank != r->d.n_rank || d.n_slot != r->d.n_slot || layer < 0 ||
-        layer >= r->n_layer)
-        return err_set(e, ERR_INVALID,
-                       "layer %d of a route table of %d experts over %d ranks with %d "
-                       "slots each: not of this model's sizes",
-                       layer, r->d.n_expert, r->d.n_rank, r->d.n_slot);
-    if (layer < first || layer >= first + n)
-        return 0;
-    if (routes_check(r, e) < 0 || check_slots(f, layer, r, e) < 0)
-        return -1;
-    fill_table(r, &r->layer[layer], m->table);
-    if (stream_upload(f->s, m->ints,
-                      (size_t)(m->at.table + (layer - first) * m->table_len) * 4,
-                      m->table, (size_t)m->table_len * 4, e) < 0)
-        return -1;
-    return stream_sync(f->s, e);
-}
-
-void forward_slot_swap(struct forward *f, int layer, int slot, struct weight **w)
-{
-    assert(f->moe && layer >= f->moe->first_layer &&
-           layer < f->moe->first_layer + f->moe->n_layer && slot >= 0 &&
-           slot < f->w.d.n_slot);
-    for (int k = 0; k < MODEL_EXPERT_ROLES; k++) {
-        struct weight **here = moe_layer(f, layer)->experts[k], *old;
-
-        if (!here)
-            continue;
-        old = here[slot];
-        here[slot] = w[k];
-        w[k] = old;
-    }
-}
-
 /* ---- pieces ---- */
-
-static struct iview ints(const struct forward *f, int at, int n)
-{
-    return (struct iview){f->moe->ints, (size_t)at * sizeof(int32_t), n};
-}
-
-static struct comm_at ints_at(const struct forward *f, int at)
-{
-    return (struct comm_at){f->moe->ints, (size_t)at * sizeof(int32_t)};
-}
 
 static int watched(const struct op_host *o, void *const *mem, struct err *e)
 {
@@ -393,12 +240,38 @@ static int route(struct forward *f, const struct forward_layer *l, struct view h
                                .n_group = x->n_group,
                                .top_group = x->top_group,
                                .bias = l->w[ROLE_CHOICE_BIAS],
-                               .ids = ints(f, m->at.ids, h.rows * x->top_k),
+                               .ids = moe_ints_of(f, m->at.ids, h.rows * x->top_k),
                                .weights = view_of(m->weights, h.rows, x->top_k)};
+
+    const struct lview lost = forward_tally_lost(f, l);
+    const struct op_capacity less = {.route = o,
+                                     .cap = m->cap_known,
+                                     .drop =
+                                         f->cfg.part.experts.overflow == OVERFLOW_DROP,
+                                     .count = moe_ints_of(f, m->at.spread, x->n_expert),
+                                     .pos = moe_ints_of(f, m->at.pos, h.rows * x->top_k),
+                                     .lost = {lost.buf, lost.off + 8, 2}};
 
     if (op_matmul(f->s, &score, e) < 0 || op_route(f->s, &o, e) < 0)
         return -1;
+    if (moe_takes_away(f) && h.rows && op_capacity(f->s, &less, e) < 0)
+        return -1;
     return watch(f, l, h, &o, e);
+}
+
+static bool second_pass(const struct forward *f)
+{
+    return f->moe->cap && f->cfg.part.experts.overflow == OVERFLOW_SECOND_PASS;
+}
+
+/* Pairs that an expert takes among n rows. */
+static int capacity_of(const struct forward *f, int n)
+{
+    const struct model_moe *x = &f->w.info.moe;
+    double c = f->cfg.part.experts.capacity;
+    int64_t cap = c > 0 ? formula_capacity(c, n, x->top_k, x->n_expert) : 0;
+
+    return cap > INT32_MAX ? INT32_MAX : (int)(c > 0 && cap < 1 ? 1 : cap);
 }
 
 /* done[base + p] := expert(x[p / per_row]) for pairs in groups. */
@@ -412,8 +285,10 @@ static int experts(struct forward *f, const struct forward_layer *l, struct view
         .x = x,
         .per_row = per_row,
         .n_slot = n_slot,
-        .order = ints(f, m->at.order, pairs),
-        .start = ints(f, m->at.start, n_slot + 1),
+        .second = second_pass(f),
+        .order = moe_ints_of(f, m->at.order, pairs),
+        .start = moe_ints_of(f, m->at.start, 2 * n_slot + 1),
+        .tally = forward_tally_slots(f, l),
         .gate = l->experts[0],
         .up = l->experts[1],
         .down = l->experts[2],
@@ -469,8 +344,8 @@ static int combine(struct forward *f, struct view y, struct view x, int first, b
                            .top_k = k,
                            .add = add};
 
-    if (sent)
-        o.from = ints(f, m->at.pos + first, x.rows);
+    if (sent || moe_takes_away(f))
+        o.from = moe_ints_of(f, m->at.pos + first, x.rows);
     return op_combine(f->s, &o, e);
 }
 
@@ -495,11 +370,15 @@ static int run_here(struct forward *f, const struct forward_layer *l, struct dbu
     int pairs = rows * f->w.info.moe.top_k;
     struct forward_moe *m = f->moe;
     struct view h = view_of(f->h, rows, cols), y = view_of(sp ? f->sum : x, rows, cols);
+    m->cap = m->cap_known = capacity_of(f, rows);
     const struct op_group group = {.n_slot = n,
                                    .n_pair = pairs,
-                                   .slot = ints(f, m->at.ids, pairs),
-                                   .order = ints(f, m->at.order, pairs),
-                                   .start = ints(f, m->at.start, n + 1)};
+                                   .slot = moe_ints_of(f, m->at.ids, pairs),
+                                   .order = moe_ints_of(f, m->at.order, pairs),
+                                   .cap = m->cap,
+                                   .second = second_pass(f),
+                                   .start = moe_ints_of(f, m->at.start, 2 * n + 1),
+                                   .tally = forward_tally_slots(f, l)};
 
     if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || route(f, l, h, e) < 0 ||
         op_group(f->s, &group, e) < 0 ||
@@ -542,10 +421,10 @@ static int chunk_row(int rows, int n_chunks, int at)
 
 static int count_chunks(const struct forward *f, int rows)
 {
-    int n = min_int(max_int(f->cfg.part.chunks, 1), MAX_CHUNKS);
+    int n = min_int(max_int(f->cfg.part.chunks, 1), FORWARD_CHUNKS_MAX);
     int all = f->now_rows ? 0 : rows;
 
-    if (f->cp) /* others may have any number of rows */
+    if (f->cp || second_pass(f)) /* others may have any number of rows; one first pass */
         return 1;
     for (int g = 0; f->now_rows && g < f->cfg.part.adp; g++)
         all += f->now_rows[g];
@@ -579,21 +458,28 @@ static struct chunk chunk_of(const struct forward *f, int rows, int n_chunks, in
     return c;
 }
 
+static struct comm_at wire_row(const struct forward *f, int i, int row)
+{
+    return (struct comm_at){f->moe->wire[i],
+                            (size_t)row * op_pack8_bytes(f->w.info.n_embd)};
+}
+
 static struct comm_a2a way_out(const struct forward *f, const struct chunk *c)
 {
     struct forward_moe *m = f->moe;
     int cols = f->w.info.n_embd, ep = f->cfg.part.ep;
+    bool w = m->wire[0];
 
     return (struct comm_a2a){
-        .x = at_row(m->out, c->first, cols),
-        .y = at_row(m->in, c->base, cols),
-        .send = ints_at(f, m->at.send + c->at * ep),
-        .recv = ints_at(f, m->at.recv + c->at * ep),
-        .row_bytes = (int64_t)cols * (int64_t)sizeof(float),
+        .x = w ? wire_row(f, 0, c->first) : at_row(m->out, c->first, cols),
+        .y = w ? wire_row(f, 1, c->base) : at_row(m->in, c->base, cols),
+        .send = moe_ints_at(f, m->at.send + c->at * ep),
+        .recv = moe_ints_at(f, m->at.recv + c->at * ep),
+        .row_bytes = (int64_t)(w ? op_pack8_bytes(cols) : (size_t)cols * sizeof(float)),
         .max_recv = c->most,
-        .tag = ints_at(f, m->at.slot + c->first),
-        .tag_y = ints_at(f, m->at.got + c->base),
-        .same = ints_at(f, m->at.from + c->first),
+        .tag = moe_ints_at(f, m->at.slot + c->first),
+        .tag_y = moe_ints_at(f, m->at.got + c->base),
+        .same = moe_ints_at(f, m->at.from + c->first),
     };
 }
 
@@ -601,51 +487,42 @@ static struct comm_a2a way_home(const struct forward *f, const struct chunk *c)
 {
     struct forward_moe *m = f->moe;
     int cols = f->w.info.n_embd, ep = f->cfg.part.ep;
+    bool w = m->wire[0];
 
     return (struct comm_a2a){
-        .x = at_row(m->done, c->base, cols),
-        .y = at_row(m->back, c->first, cols),
-        .send = ints_at(f, m->at.recv + c->at * ep),
-        .recv = ints_at(f, m->at.back + c->at * ep),
-        .row_bytes = (int64_t)cols * (int64_t)sizeof(float),
+        .x = w ? wire_row(f, 2, c->base) : at_row(m->done, c->base, cols),
+        .y = w ? wire_row(f, 3, c->first) : at_row(m->back, c->first, cols),
+        .send = moe_ints_at(f, m->at.recv + c->at * ep),
+        .recv = moe_ints_at(f, m->at.back + c->at * ep),
+        .row_bytes = (int64_t)(w ? op_pack8_bytes(cols) : (size_t)cols * sizeof(float)),
         .max_recv = c->n,
     };
 }
 
-/* Which copies the pairs of n rows that were routed here go to. */
-static int spread(struct forward *f, const struct forward_layer *l, int n, struct err *e)
+/* Where rows travel packed: n rows at most from row `at` of x into wire i, or out of it;
+ * count: the members' numbers of them. */
+static int pack(struct forward *f, struct dbuf *x, int i, int at, int n, int count,
+                struct err *e)
 {
-    const struct model_moe *x = &f->w.info.moe;
-    struct forward_moe *m = f->moe;
-    int ep = f->cfg.part.ep, me = f->cfg.part.ep_at, c = m->n_copies;
-    int layer = moe_before(&f->w.info, f->w.d.first_layer + (int)(l - f->w.layers)) -
-                m->first_layer;
-    int table = m->at.table + layer * m->table_len;
-    bool all = m->max_known > m->max_home;
-    const struct op_spread o = {
-        .policy = f->cfg.part.routing,
-        .rows = n,
-        .top_k = x->top_k,
-        .n_rank = ep,
-        .n_src = all ? ep : 0,
-        .src = me,
-        .phase = m->phase + (all ? 0 : (uint32_t)me * 0xc2b2ae35u),
-        .ids = ints(f, m->at.ids, n * x->top_k),
-        .first = ints(f, table, x->n_expert + 1),
-        .rank = ints(f, table + x->n_expert + 1, c),
-        .slot = ints(f, table + x->n_expert + 1 + c, c),
-        .upto = ints(f, table + x->n_expert + 1 + 2 * c, c),
-        .host = ints(f, m->at.host, ep),
-        .to = ints(f, m->at.to, n * x->top_k),
-        .to_slot = ints(f, m->at.to_slot, n * x->top_k),
-        .scratch = ints(f, m->at.spread, op_spread_scratch(x->n_expert, ep, c)),
-    };
+    const struct comm_at to = wire_row(f, i, at);
+    const struct op_pack8 o = {view_from(x, at, n, f->w.info.n_embd), to.buf, to.off,
+                               moe_ints_of(f, count, f->cfg.part.ep)};
 
-    return op_spread(f->s, &o, e);
+    return f->moe->wire[0] && n ? op_pack8(f->s, &o, e) : 0;
 }
 
-static int send_out(struct forward *f, struct view h, const struct chunk *c,
-                    struct err *e)
+static int unpack(struct forward *f, struct dbuf *y, int i, int at, int n, int count,
+                  struct err *e)
+{
+    const struct comm_at from = wire_row(f, i, at);
+    const struct op_unpack8 o = {view_from(y, at, n, f->w.info.n_embd), from.buf,
+                                 from.off, moe_ints_of(f, count, f->cfg.part.ep)};
+
+    return f->moe->wire[0] && n ? op_unpack8(f->s, &o, e) : 0;
+}
+
+static int send_out(struct forward *f, const struct forward_layer *l, struct view h,
+                    const struct chunk *c, struct err *e)
 {
     struct forward_moe *m = f->moe;
     int ep = f->cfg.part.ep, k = f->w.info.moe.top_k, cols = h.cols;
@@ -654,18 +531,20 @@ static int send_out(struct forward *f, struct view h, const struct chunk *c,
         .out = view_from(m->out, c->first, c->n, cols),
         .top_k = k,
         .n_rank = ep,
-        .to = ints(f, m->at.to + m->own * k + c->first, c->n),
-        .to_slot = ints(f, m->at.to_slot + m->own * k + c->first, c->n),
-        .slot = ints(f, m->at.slot + c->first, c->n),
-        .pos = ints(f, m->at.pos + c->first, c->n),
-        .send = ints(f, m->at.send + c->at * ep, ep),
-        .from = ints(f, m->at.from + c->first, c->n),
+        .to = moe_ints_of(f, m->at.to + m->own * k + c->first, c->n),
+        .to_slot = moe_ints_of(f, m->at.to_slot + m->own * k + c->first, c->n),
+        .slot = moe_ints_of(f, m->at.slot + c->first, c->n),
+        .pos = moe_ints_of(f, m->at.pos + c->first, c->n),
+        .send = moe_ints_of(f, m->at.send + c->at * ep, ep),
+        .from = moe_ints_of(f, m->at.from + c->first, c->n),
     };
     const struct comm_a2a a = way_out(f, c);
 
-    return op_dispatch(f->s, &dispatch, e) < 0
-               ? -1
-               : comm_all_to_all_start(f->cfg.part.ep_comm, f->s, &a, e);
+    if (op_dispatch(f->s, &dispatch, e) < 0 ||
+        pack(f, m->out, 0, c->first, c->n, m->at.send + c->at * ep, e) < 0 ||
+        comm_all_to_all_start(f->cfg.part.ep_comm, f->s, &a, e) < 0)
+        return -1;
+    return forward_tally_mark(f, l, false, e);
 }
 
 /* What came of a chunk through my experts, and off again. */
@@ -675,21 +554,29 @@ static int work(struct forward *f, const struct forward_layer *l, const struct c
     struct forward_moe *m = f->moe;
     struct comm *comm = f->cfg.part.ep_comm;
     const struct comm_a2a out = way_out(f, c), home = way_home(f, c);
-    int n_slot = f->w.d.n_slot;
+    int n_slot = f->w.d.n_slot, ep = f->cfg.part.ep;
     const struct op_group group = {
         .n_slot = n_slot,
         .n_pair = -1,
-        .slot = ints(f, m->at.got + c->base, c->most),
-        .count = ints(f, m->at.recv + c->at * f->cfg.part.ep, f->cfg.part.ep),
-        .order = ints(f, m->at.order, c->most),
-        .start = ints(f, m->at.start, n_slot + 1)};
+        .cap = m->cap,
+        .second = second_pass(f),
+        .slot = moe_ints_of(f, m->at.got + c->base, c->most),
+        .count = moe_ints_of(f, m->at.recv + c->at * f->cfg.part.ep, f->cfg.part.ep),
+        .order = moe_ints_of(f, m->at.order, c->most),
+        .start = moe_ints_of(f, m->at.start, 2 * n_slot + 1),
+        .tally = forward_tally_slots(f, l)};
 
     if (comm_all_to_all_finish(comm, f->s, &out, e) < 0 ||
+        forward_tally_mark(f, l, false, e) < 0 ||
+        unpack(f, m->in, 1, c->base, c->most, m->at.recv + c->at * ep, e) < 0 ||
         op_group(f->s, &group, e) < 0 ||
         experts(f, l, view_from(m->in, c->base, c->most, f->w.info.n_embd), c->base,
-                c->most, 1, n_slot, e) < 0)
+                c->most, 1, n_slot, e) < 0 ||
+        pack(f, m->done, 2, c->base, c->most, m->at.recv + c->at * ep, e) < 0)
         return -1;
-    return comm_all_to_all_start(comm, f->s, &home, e);
+    return comm_all_to_all_start(comm, f->s, &home, e) < 0
+               ? -1
+               : forward_tally_mark(f, l, true, e);
 }
 
 /* y (+)= what the experts made of my rows h. */
@@ -697,12 +584,12 @@ static int travel(struct forward *f, const struct forward_layer *l, struct view 
                   struct view h, int rows, bool add, struct err *e)
 {
     int n = count_chunks(f, rows), k = f->w.info.moe.top_k;
-    struct chunk c[MAX_CHUNKS];
+    struct chunk c[FORWARD_CHUNKS_MAX];
 
     for (int i = 0; i < n; i++)
         c[i] = chunk_of(f, rows, n, i);
     for (int i = 0; i < n && i < 2; i++)
-        if (send_out(f, h, &c[i], e) < 0)
+        if (send_out(f, l, h, &c[i], e) < 0)
             return -1;
     for (int i = 0; i <= n; i++) {
         if (i < n && work(f, l, &c[i], e) < 0)
@@ -715,11 +602,14 @@ static int travel(struct forward *f, const struct forward_layer *l, struct view 
             to.off += (size_t)(last->first / k * y.cols) * sizeof(float);
             to.rows = last->n / k;
             if (comm_all_to_all_finish(f->cfg.part.ep_comm, f->s, &home, e) < 0 ||
+                forward_tally_mark(f, l, true, e) < 0 ||
+                unpack(f, f->moe->back, 3, last->first, last->n,
+                       f->moe->at.back + last->at * f->cfg.part.ep, e) < 0 ||
                 combine(f, to, view_from(f->moe->back, last->first, last->n, y.cols),
                         last->first, true, add, e) < 0)
                 return -1;
         }
-        if (i + 2 < n && send_out(f, h, &c[i + 2], e) < 0)
+        if (i + 2 < n && send_out(f, l, h, &c[i + 2], e) < 0)
             return -1;
     }
     return 0;
@@ -744,19 +634,37 @@ static int bring_home(struct forward *f, struct dbuf *x, int rows, int from, int
     return op_add(f->s, &all, e);
 }
 
+/* Rows of all ranks in a run; where nobody knows, as many of each as here. */
+static int all_rows(const struct forward *f, int rows)
+{
+    int n = f->now_rows ? 0 : rows * (f->cp ? f->cfg.part.cp * f->cfg.part.cp_u : 1);
+
+    for (int g = 0; f->now_rows && g < f->cfg.part.adp; g++)
+        n += f->now_rows[g];
+    return n;
+}
+
+/* For a run of so many rows of mine, of which so many are routed here. */
+static void set_capacity(struct forward *f, int rows, int known)
+{
+    f->moe->cap = capacity_of(f, all_rows(f, rows));
+    f->moe->cap_known = capacity_of(f, known);
+}
+
 static int run_apart(struct forward *f, const struct forward_layer *l, struct dbuf *x,
                      int rows, const struct shape *sp, const int64_t *row_bytes,
                      struct err *e)
 {
     int cols = f->w.info.n_embd, from, n = home_rows(f, rows, f->w.d.tp_at, &from);
-    bool all = f->moe->max_known > f->moe->max_home;
+    bool all = moe_routes_all(f->moe);
     int known = all ? rows : n; /* rows that are routed here */
     struct view h = view_of(f->h, known, cols), y = view_from(f->sum, from, n, cols);
     struct view mine = sp || all ? view_of(x, known, cols) : view_from(x, from, n, cols);
 
     f->moe->own = all ? from : 0;
+    set_capacity(f, rows, known);
     if (run_norm(f, h, mine, l->w[ROLE_FFN_NORM], e) < 0 || route(f, l, h, e) < 0 ||
-        spread(f, l, known, e) < 0 || travel(f, l, y, h, rows, false, e) < 0 ||
+        forward_spread(f, l, known, e) < 0 || travel(f, l, y, h, rows, false, e) < 0 ||
         shared(f, l, y, view_from(f->h, f->moe->own, n, cols), e) < 0)
         return -1;
     return bring_home(f, x, rows, from, n, sp, row_bytes, e);
@@ -771,8 +679,9 @@ static int run_cut(struct forward *f, const struct forward_layer *l, struct dbuf
     struct view h = view_of(f->h, rows, cols), y = view_of(sp ? f->sum : x, rows, cols);
 
     f->moe->own = 0;
+    set_capacity(f, rows, rows);
     if ((rows && norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0) ||
-        route(f, l, h, e) < 0 || spread(f, l, rows, e) < 0 ||
+        route(f, l, h, e) < 0 || forward_spread(f, l, rows, e) < 0 ||
         travel(f, l, y, h, rows, !sp && f->w.d.tp_at == 0, e) < 0 ||
         shared(f, l, y, h, e) < 0)
         return -1;

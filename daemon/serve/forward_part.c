@@ -48,7 +48,7 @@ void forward_dims_of(const struct model_info *i, const struct forward_part *p,
     d.expert_from = (int)from;
     d.n_home = (int)(to - from);
     d.n_slot = (i->moe.n_expert + at_least_one(p->ep) - 1) / at_least_one(p->ep);
-    d.n_slot += i->moe.n_expert ? p->spare : 0;
+    d.n_slot += i->moe.n_expert ? p->experts.spare : 0;
     d.n_ff_expert = i->moe.n_ff / cut;
     d.ff_expert_from = d.n_ff_expert * cut_at;
     d.n_ff_shared = i->moe.n_ff_shared / cut;
@@ -115,13 +115,14 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
     if (ep > i->moe.n_expert && ep > 1)
         return err_param(e, ERR_INVALID, "layout", "ep %d is more than the %d experts",
                          ep, i->moe.n_expert);
-    if (p->spare < 0 || (p->spare && ep == 1) ||
-        (p->spare && p->spare + (i->moe.n_expert + ep - 1) / ep > i->moe.n_expert))
+    if (p->experts.spare < 0 || (p->experts.spare && ep == 1) ||
+        (p->experts.spare &&
+         p->experts.spare + (i->moe.n_expert + ep - 1) / ep > i->moe.n_expert))
         return err_param(e, ERR_INVALID, "spare",
                          "%d spare slots on each of %d expert ranks: none without ranks "
                          "that experts stand apart on, and at most %d experts in all on "
                          "one",
-                         p->spare, ep, i->moe.n_expert);
+                         p->experts.spare, ep, i->moe.n_expert);
     if (i->moe.n_expert && ep == cp * adp &&
         (i->moe.n_ff % tp || i->moe.n_ff_shared % tp))
         return err_param(e, ERR_INVALID, "layout",

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "daemon/serve/expertpage.h"
 #include "daemon/serve/forward_expert.h"
 #include "daemon/serve/links.h"
 #include "daemon/serve/model.h"
@@ -37,8 +38,7 @@ static struct forward_part part_of(const struct rank *r)
     return (struct forward_part){
         .chunks = r->cfg.forward.part.chunks,
         .micro = r->cfg.forward.part.micro,
-        .spare = r->cfg.forward.part.spare,
-        .routing = r->cfg.forward.part.routing,
+        .experts = r->cfg.forward.part.experts,
         .tp = m->size[MESH_TP],
         .tp_at = at->at[MESH_TP],
         .pp = m->size[MESH_PP],
@@ -87,9 +87,46 @@ static int fail(struct rank *r)
     return -1;
 }
 
+/* What there will be to tell, before anybody tells. */
+static int open_page(struct rank *r, const struct model *m)
+{
+    const struct model_info *i = model_info(m);
+    struct routes_dims d;
+    int first, n;
+
+    if (!r->cfg.experts || r->index || !forward_route_dims(r->f, &d, &first, &n))
+        return 0;
+    return expertpage_open(r->cfg.experts, &d, i->n_layer - i->moe.n_dense, &r->why);
+}
+
+static int count_afresh(struct rank *r)
+{
+    uint64_t epoch = r->cfg.experts ? expertpage_epoch(r->cfg.experts) : r->epoch;
+
+    if (epoch == r->epoch)
+        return 0;
+    r->epoch = epoch;
+    return forward_counts_clear(r->f, &r->why);
+}
+
+static int tell_experts(struct rank *r)
+{
+    struct expert_report told;
+
+    if (!r->cfg.experts)
+        return 0;
+    if (forward_report(r->f, &told, &r->why) < 0)
+        return -1;
+    if (told.n_layer)
+        expertpage_put(r->cfg.experts, &told);
+    if (told.n_layer && !r->index)
+        expertpage_step(r->cfg.experts, told.phase);
+    return 0;
+}
+
 int rank_open(struct rank *r, struct model *m, forward_progress_fn progress, void *arg)
 {
-    if (open_parts(r, m, progress, arg) < 0)
+    if (open_parts(r, m, progress, arg) < 0 || open_page(r, m) < 0)
         return fail(r);
     r->kv_type = r->cfg.forward.kv_type;
     backend_mem_used(r->b, &r->mem);
@@ -105,7 +142,11 @@ int rank_run(struct rank *r, const struct step *st, forward_sink_fn sink, void *
         if (r->comm[d])
             comm_step(r->comm[d], st->number);
     fault_hold("rank", r->index);
-    rc = forward_run(r->f, st, sink, arg, &r->why);
+    rc = count_afresh(r);
+    if (rc == 0)
+        rc = forward_run(r->f, st, sink, arg, &r->why);
+    if (rc == 0)
+        rc = tell_experts(r);
     atomic_fetch_add(&r->busy_us, clock_now_us(clock_real()) - began);
     return rc < 0 ? fail(r) : 0;
 }

@@ -22,6 +22,7 @@
 #include "kernels/comm.h"
 
 struct executor;
+struct expertpage;
 struct model;
 struct rank_links;
 struct routes;
@@ -40,6 +41,7 @@ struct ranks_cfg {
      * (topo/rack.h); NULL or "" = none, all on one host */
     const char *emulate;
     const struct rank_links *links; /* such a table itself (links.h), copied; or NULL */
+    struct expertpage *experts;     /* borrowed; told after each step; NULL = nobody is */
 };
 
 /* Loads the weights in the rank threads and returns when all are ready; the model may be

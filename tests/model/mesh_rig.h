@@ -22,8 +22,7 @@ struct mesh_job {
     int64_t timeout_us; /* of a wait; 0 = 20 s */
     forward_watch_fn watch;
     void *watch_arg;
-    int spare; /* slots; and how a copy is chosen */
-    enum spread routing;
+    struct forward_experts experts;
     /* Before each step, on the rank's thread; NULL = nothing. */
     void (*between)(struct mesh_run *r, struct model *m, struct forward *f, int step);
     uint64_t seed; /* for it */
@@ -145,8 +144,7 @@ static inline void mesh_work(struct mesh_run *r, struct model *m)
                              .watch = r->job->watch,
                              .watch_arg = r->job->watch_arg,
                              .part = {.chunks = r->job->chunks,
-                                      .spare = r->job->spare,
-                                      .routing = r->job->routing,
+                                      .experts = r->job->experts,
                                       .tp = r->m->size[MESH_TP],
                                       .tp_at = at->at[MESH_TP],
                                       .pp = r->m->size[MESH_PP],

@@ -3,6 +3,7 @@
  * are all different, so that a row at the wrong one shows. */
 #include "tests/model/mesh_rig.h"
 
+#include "daemon/serve/expertpage.h"
 #include "daemon/serve/forward_cut.h"
 #include "daemon/serve/routes.h"
 
@@ -180,8 +181,8 @@ static void compare(const char *family, const char *layout, const char *as, int 
     struct mesh_job job = job_of(dir, budget);
     still = run(as, &job, &head, &n);
     for (int p = 0; p < SPREAD_COUNT; p++) {
-        job.spare = SPARE;
-        job.routing = (enum spread)p;
+        job.experts.spare = SPARE;
+        job.experts.routing = (enum spread)p;
         job.between = move_right;
         job.seed = test_seed() + (uint64_t)p;
         r = run(layout, &job, &other, &n);
@@ -240,8 +241,8 @@ static void test_wrong(void **state)
     struct mesh_job job = job_of(dir, 40);
     still = run("adp4 ep4", &job, &head, &n);
     for (int p = 0; p < SPREAD_COUNT; p++) {
-        job.spare = SPARE;
-        job.routing = (enum spread)p;
+        job.experts.spare = SPARE;
+        job.experts.routing = (enum spread)p;
         job.between = move_wrong;
         r = run("adp4 ep4", &job, &other, &n);
         end_moves(r, n);
@@ -252,6 +253,191 @@ static void test_wrong(void **state)
     free(head->logits);
     free(still);
     tiny_remove(dir);
+}
+
+/* ---- capacity, packed rows ---- */
+
+static struct mesh_run *
+run_with(struct mesh_job *job, const char *layout, const struct forward_experts *x,
+         void (*between)(struct mesh_run *, struct model *, struct forward *, int),
+         struct mesh_run **head, int *ret_n)
+{
+    job->experts = *x;
+    job->between = between;
+    struct mesh_run *r = run(layout, job, head, ret_n);
+    if (between == move_right)
+        end_moves(r, *ret_n);
+    return r;
+}
+
+/* With experts at home and with experts that move: the same bits, or not. */
+static void with(const char *layout, const struct forward_experts *x, bool as_plain,
+                 bool as_moved)
+{
+    struct mesh_run *plain, *still, *moved, *a, *b, *c;
+    const struct forward_experts none = {0};
+    char dir[256];
+    int n;
+
+    make_tokens();
+    snprintf(dir, sizeof(dir), "%s", tiny_model("qwen3_moe", test_seed()));
+    struct mesh_job job = job_of(dir, 40);
+    plain = run_with(&job, layout, &none, NULL, &a, &n);
+    still = run_with(&job, layout, x, NULL, &b, &n);
+    if (same(a, b) != as_plain)
+        fail_msg("%s, overflow %d, transfer %d: %s bits", layout, (int)x->overflow,
+                 (int)x->transfer, as_plain ? "other" : "the same");
+    moved = run_with(&job, layout, x, move_right, &c, &n);
+    if (as_moved && !same(b, c))
+        fail_msg("%s, overflow %d, transfer %d: moves change bits", layout,
+                 (int)x->overflow, (int)x->transfer);
+    free(a->logits);
+    free(b->logits);
+    free(c->logits);
+    free(plain);
+    free(still);
+    free(moved);
+    tiny_remove(dir);
+}
+
+static void test_capacity(void **state)
+{
+    static const char *const layouts[] = {"adp4 ep4", "tp4 ep4", "tp2 ep2 sp"};
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int p = 0; p < SPREAD_COUNT; p++) {
+            struct forward_experts x = {.spare = SPARE,
+                                        .routing = (enum spread)p,
+                                        .capacity = 0.6,
+                                        .overflow = OVERFLOW_REPLICA};
+            with(layouts[i], &x, true, true);
+            x.overflow = OVERFLOW_SECOND_PASS;
+            with(layouts[i], &x, true, true);
+            x.overflow = OVERFLOW_NEXT_BEST; /* decided before the copy is chosen */
+            with(layouts[i], &x, false, true);
+            x.overflow = OVERFLOW_DROP;
+            with(layouts[i], &x, false, true);
+        }
+}
+
+static void test_packed(void **state)
+{
+    struct forward_experts x = {.spare = SPARE, .transfer = TRANSFER_F8};
+
+    (void)state;
+    with("adp4 ep4", &x, false, true);
+    with("tp4 ep4", &x, false, true);
+    x.routing = SPREAD_LEAST_LOADED;
+    with("tp2 ep2", &x, false, true);
+}
+
+/* ---- what is counted ---- */
+
+struct counted {
+    int64_t rows[EXPERT_PHASES], over, service, queue, moved, next, dropped, out, home;
+    int steps;
+};
+
+/* Layer 0 as it was after the last step but one. */
+static void count(struct mesh_run *r, struct model *m, struct forward *f, int step)
+{
+    struct expert_report told;
+    struct counted *c = r->own ? r->own : (r->own = xcalloc(1, sizeof(*c)));
+    const struct expert_count *s;
+    const struct expert_traffic *t;
+    struct err e;
+
+    (void)m;
+    if (!step)
+        return;
+    rig_ok(forward_report(f, &told, &e), &e);
+    if (!told.n_layer)
+        return;
+    s = (const void *)told.cells;
+    t = (const void *)(s + told.n_slot);
+    c->rows[told.phase] = c->over = c->service = c->queue = 0;
+    for (int i = 0; i < told.n_slot; i++) {
+        c->rows[told.phase] += s[i].rows;
+        c->over += s[i].over;
+        c->service += s[i].service_ns;
+        c->queue += s[i].queue_ns;
+    }
+    c->moved = t->moved;
+    c->next = t->next;
+    c->dropped = t->dropped;
+    c->out = t->dispatch_bytes;
+    c->home = t->combine_bytes;
+    c->steps = step;
+}
+
+static struct counted counts(const char *layout, int budget,
+                             const struct forward_experts *x)
+{
+    struct mesh_run *r, *head;
+    struct counted all = {0};
+    char dir[256];
+    int n;
+
+    make_tokens();
+    snprintf(dir, sizeof(dir), "%s", tiny_model("qwen3_moe", test_seed()));
+    struct mesh_job job = job_of(dir, budget);
+    r = run_with(&job, layout, x, count, &head, &n);
+    for (int i = 0; i < n; i++) {
+        const struct counted *c = r[i].own;
+        for (int p = 0; p < EXPERT_PHASES; p++)
+            all.rows[p] += c->rows[p];
+        all.over += c->over;
+        all.service += c->service;
+        all.queue += c->queue;
+        all.moved += c->moved;
+        all.next += c->next;
+        all.dropped += c->dropped;
+        all.out += c->out;
+        all.home += c->home;
+        all.steps = c->steps > all.steps ? c->steps : all.steps;
+        free(r[i].own);
+    }
+    free(head->logits);
+    free(r);
+    tiny_remove(dir);
+    return all;
+}
+
+static void test_counts(void **state)
+{
+    static const char *const layouts[] = {"tp1", "tp2", "tp2 ep2", "adp4 ep4",
+                                          "tp2 ep2 sp"};
+    struct forward_experts x = {0};
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        struct counted c = counts(layouts[i], 20, &x); /* five full steps and the last */
+        assert_int_equal(c.rows[EXPERT_PREFILL], 20 * c.steps * TINY_TOP_K);
+        assert_int_equal(c.rows[EXPERT_DECODE], 0);
+        assert_true(c.service > 0 && c.queue >= 0 && c.over == 0);
+        assert_true(i < 2 ? !c.out && !c.home : c.out > 0 && c.home > 0);
+        c = counts(layouts[i], 1, &x);
+        assert_int_equal(c.rows[EXPERT_DECODE], c.steps * TINY_TOP_K);
+        assert_int_equal(c.rows[EXPERT_PREFILL], 0);
+    }
+    x.capacity = 0.5;
+    x.overflow = OVERFLOW_SECOND_PASS;
+    struct counted c = counts("adp4 ep4", 40, &x);
+    assert_true(c.over > 0 && !c.next && !c.dropped);
+    x.overflow = OVERFLOW_DROP;
+    c = counts("tp1", 40, &x);
+    assert_true(c.dropped > 0 && c.over == 0 && !c.next);
+    assert_int_equal(c.rows[EXPERT_PREFILL] + c.dropped, 40 * c.steps * TINY_TOP_K);
+    x.capacity = 1; /* room for all, not where they want to go */
+    x.overflow = OVERFLOW_NEXT_BEST;
+    c = counts("tp1", 40, &x);
+    assert_true(c.next > 0 && c.over == 0 && c.dropped < c.next);
+    assert_int_equal(c.rows[EXPERT_PREFILL] + c.dropped, 40 * c.steps * TINY_TOP_K);
+    x = (struct forward_experts){.transfer = TRANSFER_F8};
+    const struct forward_experts plain = {0};
+    struct counted f8 = counts("adp4 ep4", 40, &x), f32 = counts("adp4 ep4", 40, &plain);
+    assert_true(f8.home * 3 < f32.home); /* a byte an element and a scale a row */
 }
 
 /* ---- what is refused ---- */
@@ -298,14 +484,14 @@ static void test_refused(void **state)
     snprintf(dir, sizeof(dir), "%s", tiny_model("qwen3_moe", test_seed()));
     struct mesh_job job = job_of(dir, 64);
     struct mesh_run *head, *r;
-    job.spare = 1;
+    job.experts.spare = 1;
     job.between = try_wrong;
     r = run("tp2 ep2", &job, &head, &n);
     free(head->logits);
     free(r);
     job.between = NULL;
     for (int i = 0; i < 3; i++) {
-        job.spare = bad[i].spare;
+        job.experts.spare = bad[i].spare;
         r = mesh_run_all(bad[i].layout, &job, &head);
         assert_int_equal(r[0].rc, -1);
         assert_non_null(strstr(r[0].e.msg, "spare slots on each"));
@@ -320,7 +506,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),   cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_hundred), cmocka_unit_test(test_wrong),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_packed),  cmocka_unit_test(test_counts),
     };
     return test_main(argc, argv, "moe", tests, sizeof(tests) / sizeof(tests[0]));
 }

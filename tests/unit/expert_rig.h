@@ -79,7 +79,7 @@ static void open_rig(struct rig *r, const char *family, const char *layout, int 
                     .max_outs = 8,
                     .kv_type = DT_F16,
                     .n_blocks = SEQS * PER_SEQ,
-                    .part = {.spare = spare, .routing = routing}},
+                    .part = {.experts = {.spare = spare, .routing = routing}}},
         .caps = caps,
         .depth = 1,
         .comm_timeout_us = rig_comm_us,

@@ -42,7 +42,8 @@ static void set_state(struct fix *f, enum instance_state state)
 static struct target *add_target(struct fix *f, const char *instance, int generation,
                                  const char *model)
 {
-    struct target_cfg cfg = {instance, generation, 100, NULL, NULL, 0};
+    struct target_cfg cfg = {
+        .instance = instance, .generation = generation, .max_live = 100};
     struct served m = {.n_ctx = 8};
     struct target *t;
     struct err e;

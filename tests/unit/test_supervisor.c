@@ -15,6 +15,7 @@
 #include "daemon/ctrl/supervisor.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
+#include "daemon/serve/expertpage.h"
 #include "daemon/serve/rankpage.h"
 #include "tests/unit/fake_engine.h"
 
@@ -27,7 +28,7 @@ struct fix {
     struct supervisor *s;
     struct metric_page *page;
     struct supervisor_cfg cfg;
-    int page_fd, ranks_fd, ready;
+    int page_fd, ranks_fd, experts_fd, ready;
     char fake[32], *args[1];
 };
 
@@ -55,13 +56,14 @@ static void on_ready(void *arg, const struct served *m)
 static int set_up(void **state)
 {
     struct fix *f = calloc(1, sizeof(*f));
-    struct target_cfg tc = {"0", 1, 100000, NULL, NULL, 0};
+    struct target_cfg tc = {.instance = "0", .generation = 1, .max_live = 100000};
     struct err e;
 
     n_opens = n_bad_opens = 0;
     metric_page_new(metrics_defs, METRICS_N, NULL, &f->page, &e);
     metric_page_new(metrics_defs, METRICS_N, &f->page_fd, &tc.page, &e);
     rankpage_new(&f->ranks_fd, &tc.ranks, &e);
+    expertpage_new(&f->experts_fd, &tc.experts, &e);
     if (loop_new(&f->l, &e) < 0 || router_new(f->page, &f->r, &e) < 0 ||
         target_new(f->r, &tc, &f->t, &e) < 0)
         return -1;
@@ -72,6 +74,7 @@ static int set_up(void **state)
         .page = f->page,
         .engine_page_fd = f->page_fd,
         .engine_ranks_fd = f->ranks_fd,
+        .engine_experts_fd = f->experts_fd,
         .instance = "0",
         .model_path = "/models/file.gguf",
         .model_name = "",
@@ -102,6 +105,7 @@ static int tear_down(void **state)
     metric_page_free(f->page);
     close(f->page_fd);
     close(f->ranks_fd);
+    close(f->experts_fd);
     free(f);
     return 0;
 }

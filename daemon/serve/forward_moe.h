@@ -1,0 +1,102 @@
+/* daemon/serve/forward_moe.h - inside the layers of experts of the forward module only.
+ *
+ * forward_moe.c runs a layer, forward_routes.c has the tables of where experts stand,
+ * forward_tally.c what was counted. One owner thread (the rank's). */
+#ifndef SERVE_FORWARD_MOE_H
+#define SERVE_FORWARD_MOE_H
+
+#include "daemon/serve/forward_impl.h"
+
+struct forward_tally;
+struct route_layer;
+
+enum { FORWARD_CHUNKS_MAX = 16 };
+
+/* Device integers of a layer's run, one after the other in `ints`. */
+struct moe_ints {
+    int ids, to, to_slot, slot, pos, from, order, start, got, spread, host, len;
+    int send, recv, back; /* [chunk][ep] */
+    int table;            /* [layer][table_len] */
+};
+
+struct forward_moe {
+    int max_home, max_pairs,
+        max_here;             /* rows at home; their pairs; pairs at my experts */
+    int per_row;              /* pairs of a row that may come to my experts */
+    int max_known;            /* rows that are routed here: those at home, or all */
+    int first_layer, n_layer; /* of experts, in this stage; counted over the model's */
+    int n_copies, table_len;  /* slots of all ranks; ints of a table */
+    int own;                  /* row of those routed here where mine begin, in this run */
+    uint32_t phase;           /* of this step */
+    struct moe_ints at;
+    struct dbuf *ints;
+    struct dbuf *logits, *weights;       /* [max_known, n_expert], [max_known, k] */
+    struct dbuf *out, *in, *done, *back; /* pairs x n_embd: ep */
+    struct dbuf *act, *gate, *extra;
+    struct dbuf *wire[4]; /* rows packed: to experts, arrived, back, home; or NULL */
+    int cap;              /* pairs that an expert takes in this run; 0 = any number */
+    int cap_known;        /* the same of the rows that are routed here */
+    int32_t *table;       /* host copy of one table until it was uploaded */
+    struct forward_tally *tally;
+};
+
+static inline struct iview moe_ints_of(const struct forward *f, int at, int n)
+{
+    return (struct iview){f->moe->ints, (size_t)at * sizeof(int32_t), n};
+}
+
+static inline struct comm_at moe_ints_at(const struct forward *f, int at)
+{
+    return (struct comm_at){f->moe->ints, (size_t)at * sizeof(int32_t)};
+}
+
+/* Layers of experts before layer n: those behind the first, dense ones. */
+static inline int moe_before(const struct model_info *i, int n)
+{
+    return max_int(n - i->moe.n_dense, 0);
+}
+
+/* Of a layer of this stage: which of the stage's layers of experts it is. */
+static inline int moe_index(const struct forward *f, const struct forward_layer *l)
+{
+    return moe_before(&f->w.info, f->w.d.first_layer + (int)(l - f->w.layers)) -
+           f->moe->first_layer;
+}
+
+/* Does it take rows away from experts that they chose? */
+static inline bool moe_takes_away(const struct forward *f)
+{
+    const struct forward_experts *x = &f->cfg.part.experts;
+
+    return x->capacity > 0 && x->overflow >= OVERFLOW_NEXT_BEST;
+}
+
+/* Are all rows of a run routed on every rank? */
+static inline bool moe_routes_all(const struct forward_moe *m)
+{
+    return m->max_known > m->max_home;
+}
+
+/* Do all ranks of the expert group have every row of a run? */
+bool forward_rows_known(const struct forward *f);
+/* The tables as loaded. */
+int forward_routes_new(struct forward *f, struct err *e);
+/* Which copies the pairs of n rows that were routed here go to. */
+int forward_spread(struct forward *f, const struct forward_layer *l, int n,
+                   struct err *e);
+
+/* forward_tally.c. Life; a step begins; the table of one of the stage's layers of
+ * experts, of which this rank's slots are from..; where ops count of a layer's slots, and
+ * pairs that were moved, sent to the next expert or dropped; what was done by all-to-alls
+ * since the last mark was the way home, or out. */
+int forward_tally_new(struct forward *f, struct err *e);
+void forward_tally_free(struct forward *f);
+void forward_tally_begin(struct forward *f, const struct step *st);
+void forward_tally_route(struct forward *f, int layer, const struct route_layer *l,
+                         int from);
+struct lview forward_tally_slots(const struct forward *f, const struct forward_layer *l);
+struct lview forward_tally_lost(const struct forward *f, const struct forward_layer *l);
+int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool home,
+                       struct err *e);
+
+#endif

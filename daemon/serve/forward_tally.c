@@ -1,0 +1,176 @@
+/* daemon/serve/forward_tally.c - what a rank's layers of experts did, on the device until
+ * the step is over.
+ *
+ * A bank of int64 for each phase: of each layer its slots' counts (OP_TALLY each), to
+ * which the ops add, then the traffic, to which host code in stream order adds what the
+ * counters of the collectives went up by. A report is one download of the bank of the
+ * last step. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "daemon/serve/expertpage.h"
+#include "daemon/serve/forward_moe.h"
+#include "daemon/serve/step.h"
+
+_Static_assert((int)OP_TALLY == (int)EXPERT_COUNT_CELLS, "cells");
+_Static_assert(TALLY_ROWS == 0 && TALLY_OVER == 1 && TALLY_SERVICE_NS == 2,
+               "their order");
+
+struct forward_tally {
+    struct dbuf *cells; /* [EXPERT_PHASES][n_layer][stride] */
+    int phase, stride;
+    size_t bank;                /* cells */
+    int64_t *host;              /* of one bank */
+    struct route_layer *routes; /* [n_layer], of this rank's slots */
+    uint64_t bytes;             /* of the all-to-alls when last looked at */
+    int64_t us;
+};
+
+int forward_tally_new(struct forward *f, struct err *e)
+{
+    struct forward_moe *m = f->moe;
+    struct forward_tally *t = m->tally = xcalloc(1, sizeof(*t));
+    size_t slots = (size_t)f->w.d.n_slot;
+
+    t->stride = expert_report_stride(f->w.d.n_slot);
+    t->bank = (size_t)t->stride * (size_t)m->n_layer;
+    t->host = xcalloc(t->bank + 1, sizeof(*t->host));
+    t->routes = xcalloc((size_t)m->n_layer + 1, sizeof(*t->routes));
+    for (int i = 0; i < m->n_layer; i++) {
+        t->routes[i].expert = xcalloc(slots, sizeof(*t->routes[i].expert));
+        t->routes[i].share = xcalloc(slots, sizeof(*t->routes[i].share));
+    }
+    if (!m->n_layer)
+        return 0;
+    return dbuf_new(f->b, EXPERT_PHASES * t->bank * sizeof(int64_t), &t->cells, e) < 0
+               ? -1
+               : forward_counts_clear(f, e);
+}
+
+void forward_tally_free(struct forward *f)
+{
+    struct forward_tally *t = f->moe->tally;
+
+    if (!t)
+        return;
+    for (int i = 0; i < f->moe->n_layer; i++) {
+        free(t->routes[i].expert);
+        free(t->routes[i].share);
+    }
+    dbuf_free(t->cells);
+    free(t->host);
+    free(t->routes);
+    free(t);
+}
+
+int forward_counts_clear(struct forward *f, struct err *e)
+{
+    struct forward_tally *t = f->moe ? f->moe->tally : NULL;
+
+    if (!t || !t->cells)
+        return 0;
+    memset(t->host, 0, t->bank * sizeof(*t->host));
+    for (size_t i = 0; i < EXPERT_PHASES; i++)
+        if (stream_upload(f->s, t->cells, i * t->bank * sizeof(int64_t), t->host,
+                          t->bank * sizeof(int64_t), e) < 0)
+            return -1;
+    return stream_sync(f->s, e);
+}
+
+/* Decode: each item is one token. */
+void forward_tally_begin(struct forward *f, const struct step *st)
+{
+    const struct step_item *it = step_items(st);
+    enum expert_phase phase = EXPERT_DECODE;
+
+    for (int i = 0; i < st->n_items; i++)
+        if (it[i].n_tok > 1)
+            phase = EXPERT_PREFILL;
+    f->moe->tally->phase = phase;
+}
+
+void forward_tally_route(struct forward *f, int layer, const struct route_layer *l,
+                         int from)
+{
+    struct route_layer *to = &f->moe->tally->routes[layer];
+
+    to->generation = l->generation;
+    for (int s = 0; s < f->w.d.n_slot; s++) {
+        to->expert[s] = l->expert[from + s];
+        to->share[s] = l->share[from + s];
+    }
+}
+
+static size_t cell_of(const struct forward *f, const struct forward_layer *l, int at)
+{
+    const struct forward_tally *t = f->moe->tally;
+
+    return (size_t)t->phase * t->bank + (size_t)moe_index(f, l) * (size_t)t->stride +
+           (size_t)at;
+}
+
+struct lview forward_tally_slots(const struct forward *f, const struct forward_layer *l)
+{
+    return (struct lview){f->moe->tally->cells, 8 * cell_of(f, l, 0),
+                          f->w.d.n_slot * OP_TALLY};
+}
+
+struct lview forward_tally_lost(const struct forward *f, const struct forward_layer *l)
+{
+    return (struct lview){f->moe->tally->cells,
+                          8 * cell_of(f, l, f->w.d.n_slot * OP_TALLY + 4), 3};
+}
+
+static int marked(const struct op_host *o, void *const *mem, struct err *e)
+{
+    struct forward *f = (struct forward *)(uintptr_t)o->arg[0];
+    struct forward_tally *t = f->moe->tally;
+    struct comm_count n[COMM_CALL_COUNT];
+    int64_t *to = mem[0];
+
+    (void)e;
+    comm_counts(f->cfg.part.ep_comm, n);
+    to[0] += (int64_t)(n[COMM_ALL_TO_ALL].bytes - t->bytes);
+    to[1] += n[COMM_ALL_TO_ALL].us - t->us;
+    t->bytes = n[COMM_ALL_TO_ALL].bytes;
+    t->us = n[COMM_ALL_TO_ALL].us;
+    return 0;
+}
+
+int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool home,
+                       struct err *e)
+{
+    int at = f->w.d.n_slot * OP_TALLY + (home ? 2 : 0);
+    const struct op_host o = {.fn = marked,
+                              .arg = {(uintptr_t)f},
+                              .n_buf = 1,
+                              .buf = {f->moe->tally->cells},
+                              .off = {8 * cell_of(f, l, at)},
+                              .bytes = {16}};
+
+    return op_host(f->s, &o, e);
+}
+
+int forward_report(struct forward *f, struct expert_report *ret, struct err *e)
+{
+    const struct forward_part *p = &f->cfg.part;
+    struct forward_tally *t = f->moe ? f->moe->tally : NULL;
+
+    *ret = (struct expert_report){0};
+    if (!t || !t->cells || (f->w.d.etp > 1 && p->tp_at > 0))
+        return 0;
+    *ret = (struct expert_report){.rank = p->ep > 1 ? p->ep_at : 0,
+                                  .phase = t->phase,
+                                  .first = f->moe->first_layer,
+                                  .n_layer = f->moe->n_layer,
+                                  .n_slot = f->w.d.n_slot,
+                                  .routes = t->routes,
+                                  .cells = t->host};
+    if (stream_download(f->s, t->host, t->cells,
+                        (size_t)t->phase * t->bank * sizeof(int64_t),
+                        t->bank * sizeof(int64_t), e) < 0)
+        return -1;
+    return stream_sync(f->s, e);
+}
