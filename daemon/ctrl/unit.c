@@ -224,12 +224,35 @@ static bool send_experts(void *arg, const struct wire_expert_orders *o)
     return supervisor_experts(u->sup, o);
 }
 
+static bool read_experts(void *arg, int n_layer, int n_expert, struct experts_counts *ret)
+{
+    const struct unit *u = arg;
+    const struct expertpage *p = target_experts(u->target);
+    struct routes_dims d;
+    int n;
+
+    if (!expertpage_dims(p, &d, &n) || n != n_layer || d.n_expert != n_expert)
+        return false;
+    for (int k = 0; k < CONTROLLER_PHASES; k++) {
+        int phase = k == CONTROLLER_PREFILL ? EXPERT_PREFILL : EXPERT_DECODE;
+
+        ret->steps[k] = (double)expertpage_steps(p, phase);
+        for (int i = 0; i < n_layer * n_expert; i++) {
+            struct expert_count c;
+            expertpage_expert(p, i / n_expert, i % n_expert, phase, &c);
+            ret->tokens[k][i] = (double)c.rows;
+            ret->service_us[k][i] = (double)c.service_ns / 1000;
+        }
+    }
+    return true;
+}
+
 /* The engine is ready; r NULL: it is gone. */
 static void on_facts(void *arg, const struct wire_ready *r)
 {
     struct unit *u = arg;
     const struct experts_engine e = {
-        .instance = u->inst->name, .send = send_experts, .arg = u};
+        .instance = u->inst->name, .send = send_experts, .read = read_experts, .arg = u};
 
     if (u->env->experts && r)
         experts_ready(u->env->experts, &e, u->inst, r);

@@ -23,6 +23,7 @@ struct slot_cells {
 struct layer_cells {
     cell seen[COMM_MAX_RANKS]; /* generation of the table that a rank's slots are of */
     cell traffic[COMM_MAX_RANKS][EXPERT_PHASES][EXPERT_TRAFFIC_CELLS];
+    cell left[ROUTES_MAX_EXPERTS][EXPERT_PHASES][EXPERT_COUNT_CELLS];
     struct slot_cells slot[ROUTES_MAX_SLOTS];
 };
 struct expertpage {
@@ -89,6 +90,13 @@ void expertpage_free(struct expertpage *p)
         munmap(p, sizeof(*p));
 }
 
+static void forget_left(struct expertpage *p, int n_layer, int n_expert)
+{
+    for (int l = 0; l < n_layer; l++)
+        for (int i = 0; i < n_expert * EXPERT_PHASES * EXPERT_COUNT_CELLS; i++)
+            put(&p->layer[l].left[0][0][0] + i, 0);
+}
+
 /* ---- the engine ---- */
 
 int expertpage_open(struct expertpage *p, const struct routes_dims *d, int n_layer,
@@ -118,6 +126,7 @@ int expertpage_open(struct expertpage *p, const struct routes_dims *d, int n_lay
                 put(&c->slot[s].n[0][0] + i, 0);
         }
     }
+    forget_left(p, n_layer, d->n_expert);
     for (int i = 0; i < EXPERT_PHASES; i++)
         put(&p->steps[i], 0);
     put(&p->n_expert, d->n_expert);
@@ -127,8 +136,25 @@ int expertpage_open(struct expertpage *p, const struct routes_dims *d, int n_lay
     return 0;
 }
 
+static void add_left(struct expertpage *p, const struct expert_report *r)
+{
+    const struct expert_count *n = r->left;
+
+    for (int k = 0; n && k < EXPERT_PHASES; k++)
+        for (int i = 0; i < r->n_layer; i++)
+            for (int x = 0; x < r->n_expert; x++, n++) {
+                cell *c = p->layer[r->first + i].left[x][k];
+                const int64_t add[] = {n->rows, n->over, n->service_ns, n->queue_ns};
+
+                for (int v = 0; v < EXPERT_COUNT_CELLS; v++)
+                    if (add[v])
+                        atomic_fetch_add_explicit(&c[v], add[v], memory_order_relaxed);
+            }
+}
+
 void expertpage_put(struct expertpage *p, const struct expert_report *r)
 {
+    add_left(p, r);
     for (int i = 0; i < r->n_layer; i++) {
         struct layer_cells *c = &p->layer[r->first + i];
         struct slot_cells *s = &c->slot[r->rank * r->n_slot];
@@ -160,6 +186,11 @@ uint64_t expertpage_epoch(const struct expertpage *p) { return (uint64_t)get(&p-
 
 void expertpage_restart(struct expertpage *p)
 {
+    struct routes_dims d;
+    int n;
+
+    if (expertpage_dims(p, &d, &n))
+        forget_left(p, n, d.n_expert);
     atomic_fetch_add(&p->epoch, 1);
     for (int i = 0; i < EXPERT_PHASES; i++)
         put(&p->steps[i], 0);
@@ -208,6 +239,28 @@ void expertpage_slot(const struct expertpage *p, int layer, int rank, int slot,
     for (int i = 0; i < EXPERT_PHASES; i++)
         ret->n[i] = (struct expert_count){get(&s->n[i][0]), get(&s->n[i][1]),
                                           get(&s->n[i][2]), get(&s->n[i][3])};
+}
+
+void expertpage_expert(const struct expertpage *p, int layer, int expert, int phase,
+                       struct expert_count *ret)
+{
+    const struct layer_cells *l = &p->layer[layer];
+    const cell *c = l->left[expert][phase];
+    struct routes_dims d;
+    int n;
+
+    *ret = (struct expert_count){get(&c[0]), get(&c[1]), get(&c[2]), get(&c[3])};
+    if (!expertpage_dims(p, &d, &n))
+        return;
+    for (int s = 0; s < d.n_rank * d.n_slot; s++) {
+        if (get(&l->slot[s].expert) != expert)
+            continue;
+        c = l->slot[s].n[phase];
+        ret->rows += get(&c[0]);
+        ret->over += get(&c[1]);
+        ret->service_ns += get(&c[2]);
+        ret->queue_ns += get(&c[3]);
+    }
 }
 
 void expertpage_traffic(const struct expertpage *p, int layer, int rank, int phase,

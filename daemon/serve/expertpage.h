@@ -46,6 +46,10 @@ struct expert_report {
     int rank, phase, first, n_layer, n_slot;
     const struct route_layer *routes; /* [n_layer], of this rank's slots only */
     const int64_t *cells; /* of a layer: expert_count [n_slot], expert_traffic */
+    /* What slots counted of experts that have left them since the last report, [phase]
+     * [n_layer, n_expert]; NULL = none has. */
+    const struct expert_count *left;
+    int n_expert;
 };
 enum { EXPERT_COUNT_CELLS = 4, EXPERT_TRAFFIC_CELLS = 7 };
 static inline int expert_report_stride(int n_slot)
@@ -80,6 +84,9 @@ int64_t expertpage_steps(const struct expertpage *p, int phase);
 uint64_t expertpage_generation(const struct expertpage *p, int layer);
 void expertpage_slot(const struct expertpage *p, int layer, int rank, int slot,
                      struct expert_slot *ret);
+/* Of an expert: its slots, and what it counted in those that it has left. */
+void expertpage_expert(const struct expertpage *p, int layer, int expert, int phase,
+                       struct expert_count *ret);
 void expertpage_traffic(const struct expertpage *p, int layer, int rank, int phase,
                         struct expert_traffic *ret);
 

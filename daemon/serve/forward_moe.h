@@ -92,8 +92,8 @@ int forward_spread(struct forward *f, const struct forward_layer *l, int n,
 int forward_tally_new(struct forward *f, struct err *e);
 void forward_tally_free(struct forward *f);
 void forward_tally_begin(struct forward *f, const struct step *st);
-void forward_tally_route(struct forward *f, int layer, const struct route_layer *l,
-                         int from);
+int forward_tally_route(struct forward *f, int layer, const struct route_layer *l,
+                        int from, struct err *e);
 struct lview forward_tally_slots(const struct forward *f, const struct forward_layer *l);
 struct lview forward_tally_lost(const struct forward *f, const struct forward_layer *l);
 int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool home,

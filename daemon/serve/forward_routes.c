@@ -92,8 +92,9 @@ int forward_route_set(struct forward *f, int layer, const struct routes *r, stru
         return 0;
     if (routes_check(r, e) < 0 || check_slots(f, layer, r, e) < 0)
         return -1;
-    forward_tally_route(f, layer - first, &r->layer[layer],
-                        f->cfg.part.ep_at * f->w.d.n_slot);
+    if (forward_tally_route(f, layer - first, &r->layer[layer],
+                            f->cfg.part.ep_at * f->w.d.n_slot, e) < 0)
+        return -1;
     fill_table(r, &r->layer[layer], m->table);
     if (stream_upload(f->s, m->ints,
                       (size_t)(m->at.table + (layer - first) * m->table_len) * 4,

@@ -24,7 +24,9 @@ struct forward_tally {
     size_t bank;                /* cells */
     int64_t *host;              /* of one bank */
     struct route_layer *routes; /* [n_layer], of this rank's slots */
-    uint64_t bytes;             /* of the all-to-alls when last looked at */
+    struct expert_count *left;  /* [EXPERT_PHASES][n_layer][n_expert] */
+    bool any_left, told; /* since the last report; what that one said is done with */
+    uint64_t bytes;      /* of the all-to-alls when last looked at */
     int64_t us;
 };
 
@@ -37,6 +39,9 @@ int forward_tally_new(struct forward *f, struct err *e)
     t->stride = expert_report_stride(f->w.d.n_slot);
     t->bank = (size_t)t->stride * (size_t)m->n_layer;
     t->host = xcalloc(t->bank + 1, sizeof(*t->host));
+    t->left =
+        xcalloc(EXPERT_PHASES * (size_t)m->n_layer * (size_t)f->w.info.moe.n_expert + 1,
+                sizeof(*t->left));
     t->routes = xcalloc((size_t)m->n_layer + 1, sizeof(*t->routes));
     for (int i = 0; i < m->n_layer; i++) {
         t->routes[i].expert = xcalloc(slots, sizeof(*t->routes[i].expert));
@@ -61,8 +66,17 @@ void forward_tally_free(struct forward *f)
     }
     dbuf_free(t->cells);
     free(t->host);
+    free(t->left);
     free(t->routes);
     free(t);
+}
+
+static void forget_left(const struct forward *f, struct forward_tally *t)
+{
+    memset(t->left, 0,
+           EXPERT_PHASES * (size_t)f->moe->n_layer * (size_t)f->w.info.moe.n_expert *
+               sizeof(*t->left));
+    t->any_left = t->told = false;
 }
 
 int forward_counts_clear(struct forward *f, struct err *e)
@@ -72,6 +86,7 @@ int forward_counts_clear(struct forward *f, struct err *e)
     if (!t || !t->cells)
         return 0;
     memset(t->host, 0, t->bank * sizeof(*t->host));
+    forget_left(f, t);
     for (size_t i = 0; i < EXPERT_PHASES; i++)
         if (stream_upload(f->s, t->cells, i * t->bank * sizeof(int64_t), t->host,
                           t->bank * sizeof(int64_t), e) < 0)
@@ -91,16 +106,53 @@ void forward_tally_begin(struct forward *f, const struct step *st)
     f->moe->tally->phase = phase;
 }
 
-void forward_tally_route(struct forward *f, int layer, const struct route_layer *l,
-                         int from)
+/* An expert leaves a slot: what it counted there is kept apart, the slot begins again. */
+static int leave(struct forward *f, struct forward_tally *t, int layer, int slot,
+                 int expert, struct err *e)
 {
-    struct route_layer *to = &f->moe->tally->routes[layer];
+    static const struct expert_count none;
+    int n = f->w.info.moe.n_expert;
 
+    if (t->told)
+        forget_left(f, t);
+    for (int p = 0; p < EXPERT_PHASES; p++) {
+        size_t at = ((size_t)p * t->bank + (size_t)(layer * t->stride) +
+                     (size_t)(slot * OP_TALLY)) *
+                    sizeof(int64_t);
+        struct expert_count had,
+            *to = &t->left[((size_t)p * (size_t)f->moe->n_layer + (size_t)layer) *
+                               (size_t)n +
+                           (size_t)expert];
+
+        if (stream_download(f->s, &had, t->cells, at, sizeof(had), e) < 0 ||
+            stream_upload(f->s, t->cells, at, &none, sizeof(none), e) < 0 ||
+            stream_sync(f->s, e) < 0)
+            return -1;
+        to->rows += had.rows;
+        to->over += had.over;
+        to->service_ns += had.service_ns;
+        to->queue_ns += had.queue_ns;
+    }
+    t->any_left = true;
+    return 0;
+}
+
+int forward_tally_route(struct forward *f, int layer, const struct route_layer *l,
+                        int from, struct err *e)
+{
+    struct forward_tally *t = f->moe->tally;
+    struct route_layer *to = &t->routes[layer];
+
+    for (int s = 0; to->generation && s < f->w.d.n_slot; s++)
+        if (to->expert[s] >= 0 && to->expert[s] != l->expert[from + s] &&
+            leave(f, t, layer, s, to->expert[s], e) < 0)
+            return -1;
     to->generation = l->generation;
     for (int s = 0; s < f->w.d.n_slot; s++) {
         to->expert[s] = l->expert[from + s];
         to->share[s] = l->share[from + s];
     }
+    return 0;
 }
 
 static size_t cell_of(const struct forward *f, const struct forward_layer *l, int at)
@@ -167,7 +219,10 @@ int forward_report(struct forward *f, struct expert_report *ret, struct err *e)
                                   .n_layer = f->moe->n_layer,
                                   .n_slot = f->w.d.n_slot,
                                   .routes = t->routes,
+                                  .left = t->any_left && !t->told ? t->left : NULL,
+                                  .n_expert = f->w.info.moe.n_expert,
                                   .cells = t->host};
+    t->told = t->any_left;
     if (stream_download(f->s, t->host, t->cells,
                         (size_t)t->phase * t->bank * sizeof(int64_t),
                         t->bank * sizeof(int64_t), e) < 0)
