@@ -37,7 +37,7 @@ struct rig {
     int n_done, n_aborted;
     char why[256];
     bool broken;
-    int64_t bytes;
+    int64_t bytes, step_us; /* step_us: of the last one */
     enum move_state last;
     int at; /* of the sequences */
     int32_t tok[SEQS];
@@ -67,6 +67,11 @@ static void on_broken(void *arg, const struct err *why)
 
 /* Of each state of a move; of a collective. */
 static int64_t rig_state_us, rig_comm_us = 5000000;
+/* A model in place of a tiny one; the loader's share of a CPU and its slice, 0 = as
+ * documented. */
+static const char *rig_model;
+static double rig_share = 1;
+static size_t rig_slice = 2048;
 
 static void open_rig(struct rig *r, const char *family, const char *layout, int spare,
                      enum spread routing)
@@ -84,8 +89,8 @@ static void open_rig(struct rig *r, const char *family, const char *layout, int 
         .depth = 1,
         .comm_timeout_us = rig_comm_us,
     };
-    struct engine_experts_cfg gc = {.share = 1,
-                                    .slice_bytes = 2048,
+    struct engine_experts_cfg gc = {.share = rig_share,
+                                    .slice_bytes = rig_slice,
                                     .state_us = rig_state_us,
                                     .tell = on_news,
                                     .broken = on_broken,
@@ -94,8 +99,9 @@ static void open_rig(struct rig *r, const char *family, const char *layout, int 
 
     memset(r, 0, sizeof(*r));
     assert_int_equal(layout_parse(layout, &c.layout, &e), 0);
-    snprintf(r->dir, sizeof(r->dir), "%s", tiny_model(family, test_seed()));
-    if (model_open(r->dir, &r->m, &e) < 0 ||
+    if (!rig_model)
+        snprintf(r->dir, sizeof(r->dir), "%s", tiny_model(family, test_seed()));
+    if (model_open(rig_model ? rig_model : r->dir, &r->m, &e) < 0 ||
         ranks_new(r->m, &c, NULL, NULL, &r->x, &e) < 0)
         fail_msg("%s", e.msg);
     r->st = step_new(&caps);
@@ -113,7 +119,8 @@ static void close_rig(struct rig *r)
         model_free(r->m);
     executor_free(r->x);
     free(r->st);
-    tiny_remove(r->dir);
+    if (r->dir[0])
+        tiny_remove(r->dir);
 }
 
 /* ---- steps ---- */
@@ -173,6 +180,7 @@ static void step(struct rig *r, struct step_token *out)
         fail_msg("%s", d.error->msg);
     if (r->g)
         engine_experts_step(r->g, now(), ticket, d.end_us - d.start_us);
+    r->step_us = d.end_us - d.start_us;
     for (int q = 0; q < SEQS; q++) {
         out[q] = d.toks[d.results[q].tok_off];
         r->tok[q] = out[q].id;
@@ -193,6 +201,46 @@ static void idle(struct rig *r)
         poll(p, 2, 20);
         engine_experts_poll(r->g, now());
     }
+}
+
+/* ---- moves ---- */
+
+/* One that the rules allow: a copy more, one less, one that goes elsewhere, or two that
+ * change places. */
+static inline bool random_move(const struct routes *t, uint64_t *rng, uint64_t id,
+                               struct move *ret)
+{
+    int n = t->d.n_rank * t->d.n_slot,
+        layer = (int)(test_rand(rng) % (uint64_t)t->n_layer);
+    int a = (int)(test_rand(rng) % (uint64_t)n), b = (int)(test_rand(rng) % (uint64_t)n);
+    const int16_t *x = t->layer[layer].expert;
+    int ra = a / t->d.n_slot, rb = b / t->d.n_slot;
+
+    *ret = (struct move){.id = id, .layer = layer};
+    if (x[a] < 0)
+        return false;
+    if (x[b] < 0 && routes_find(t, layer, x[a], rb) < 0) { /* a copy more, or a move */
+        ret->put[ret->n++] =
+            (struct move_put){(int16_t)rb, (int16_t)(b % t->d.n_slot), x[a]};
+        if (test_rand(rng) % 2)
+            ret->put[ret->n++] =
+                (struct move_put){(int16_t)ra, (int16_t)(a % t->d.n_slot), -1};
+        return true;
+    }
+    if (a == b && routes_copies(t, layer, x[a]) > 1) {
+        ret->put[ret->n++] =
+            (struct move_put){(int16_t)ra, (int16_t)(a % t->d.n_slot), -1};
+        return true;
+    }
+    if (x[b] >= 0 && ra != rb && routes_find(t, layer, x[a], rb) < 0 &&
+        routes_find(t, layer, x[b], ra) < 0) {
+        ret->put[ret->n++] =
+            (struct move_put){(int16_t)rb, (int16_t)(b % t->d.n_slot), x[a]};
+        ret->put[ret->n++] =
+            (struct move_put){(int16_t)ra, (int16_t)(a % t->d.n_slot), x[b]};
+        return true;
+    }
+    return false;
 }
 
 #endif

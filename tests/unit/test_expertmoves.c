@@ -5,46 +5,6 @@
 
 enum { MOVES = 100 };
 
-/* ---- moves ---- */
-
-/* One that the rules allow: a copy more, one less, one that goes elsewhere, or two that
- * change places. */
-static bool random_move(const struct routes *t, uint64_t *rng, uint64_t id,
-                        struct move *ret)
-{
-    int n = t->d.n_rank * t->d.n_slot,
-        layer = (int)(test_rand(rng) % (uint64_t)t->n_layer);
-    int a = (int)(test_rand(rng) % (uint64_t)n), b = (int)(test_rand(rng) % (uint64_t)n);
-    const int16_t *x = t->layer[layer].expert;
-    int ra = a / t->d.n_slot, rb = b / t->d.n_slot;
-
-    *ret = (struct move){.id = id, .layer = layer};
-    if (x[a] < 0)
-        return false;
-    if (x[b] < 0 && routes_find(t, layer, x[a], rb) < 0) { /* a copy more, or a move */
-        ret->put[ret->n++] =
-            (struct move_put){(int16_t)rb, (int16_t)(b % t->d.n_slot), x[a]};
-        if (test_rand(rng) % 2)
-            ret->put[ret->n++] =
-                (struct move_put){(int16_t)ra, (int16_t)(a % t->d.n_slot), -1};
-        return true;
-    }
-    if (a == b && routes_copies(t, layer, x[a]) > 1) {
-        ret->put[ret->n++] =
-            (struct move_put){(int16_t)ra, (int16_t)(a % t->d.n_slot), -1};
-        return true;
-    }
-    if (x[b] >= 0 && ra != rb && routes_find(t, layer, x[a], rb) < 0 &&
-        routes_find(t, layer, x[b], ra) < 0) {
-        ret->put[ret->n++] =
-            (struct move_put){(int16_t)rb, (int16_t)(b % t->d.n_slot), x[a]};
-        ret->put[ret->n++] =
-            (struct move_put){(int16_t)ra, (int16_t)(a % t->d.n_slot), x[b]};
-        return true;
-    }
-    return false;
-}
-
 /* Steps, and a move whenever none is under way, until `moves` are done; the steps that
  * were made. */
 static int run_moves(struct rig *r, int moves, struct step_token (*out)[SEQS], int most)

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "base/err.h"
+#include "daemon/serve/wire_experts.h"
 #include "tests/test.h"
 
 struct pair {
@@ -263,6 +264,64 @@ static void test_tokens_damaged(void **state)
     free(buf);
     free(msg);
     pair_close(&p);
+}
+
+/* Orders for experts and their news: there and back, cut short, and with fields that are
+ * not possible. */
+static void test_experts(void **state)
+{
+    (void)state;
+    const struct move moves[] = {{7, 1, 1, {{1, 4, 0}}},
+                                 {8, 0, 2, {{0, 1, 4}, {1, 0, -1}}}};
+    const int32_t layers[] = {0, 1};
+    const float shares[] = {0.5f, 0.5f, 1, 1, 0.25f, 0.75f};
+    struct {
+        struct wire_experts h;
+        struct move moves[2];
+        int32_t layers[2];
+        float shares[6];
+    } m = {{2, 2, 3, 1}, {{0}}, {0}, {0}}, bad;
+    struct wire_expert_orders o;
+    struct err e;
+
+    memcpy(m.moves, moves, sizeof(moves));
+    memcpy(m.layers, layers, sizeof(layers));
+    memcpy(m.shares, shares, sizeof(shares));
+    assert_int_equal(wire_parse_experts(&m, sizeof(m), &o, &e), 0);
+    assert_int_equal(o.h.cancel, 1);
+    assert_memory_equal(o.moves, moves, sizeof(moves));
+    assert_memory_equal(o.layers, layers, sizeof(layers));
+    assert_memory_equal(o.shares, shares, sizeof(shares));
+    for (size_t n = 0; n < sizeof(m); n++)
+        assert_int_equal(wire_parse_experts(&m, n, &o, &e), -1);
+    const struct {
+        size_t at;
+        int32_t value;
+    } wrong[] = {
+        {offsetof(struct wire_experts, n_moves), -1},
+        {offsetof(struct wire_experts, n_moves), INT32_MAX},
+        {offsetof(struct wire_experts, n_layers), WIRE_EXPERT_LAYERS + 1},
+        {offsetof(struct wire_experts, n_slots), INT32_MAX},
+        {offsetof(struct wire_experts, cancel), 2},
+        {sizeof(m.h) + offsetof(struct move, n), 0},
+        {sizeof(m.h) + offsetof(struct move, n), MOVE_PUTS + 1},
+        {sizeof(m) - 4, -1082130432 /* -1.0 */},
+        {sizeof(m) - 8, 0x7fc00000 /* no number */},
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        bad = m;
+        memcpy((char *)&bad + wrong[i].at, &wrong[i].value, 4);
+        assert_int_equal(wire_parse_experts(&bad, sizeof(bad), &o, &e), -1);
+        assert_int_equal(e.code, ERR_SYNTAX);
+    }
+    struct wire_moved v = {.id = 7, .state = MOVE_DONE}, got;
+    assert_int_equal(wire_parse(WIRE_MOVED, &v, sizeof(v), &got, &e), 0);
+    assert_int_equal(wire_parse(WIRE_MOVED, &v, sizeof(v) - 1, &got, &e), -1);
+    v.state = MOVE_STATE_COUNT;
+    assert_int_equal(wire_parse(WIRE_MOVED, &v, sizeof(v), &got, &e), -1);
+    v.state = MOVE_DONE;
+    memset(v.why, 'x', sizeof(v.why));
+    assert_int_equal(wire_parse(WIRE_MOVED, &v, sizeof(v), &got, &e), -1);
 }
 
 static void test_bad_heads(void **state)
@@ -562,13 +621,21 @@ static void test_offers(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_add),
-    cmocka_unit_test(test_add_damaged),      cmocka_unit_test(test_tokens),
-    cmocka_unit_test(test_tokens_damaged),   cmocka_unit_test(test_bad_heads),
-    cmocka_unit_test(test_struct_checks),    cmocka_unit_test(test_deaf_peer_is_cut),
-    cmocka_unit_test(test_close_after_data), cmocka_unit_test(test_cork),
-    cmocka_unit_test(test_fail_frame),       cmocka_unit_test(test_descriptors),
-    cmocka_unit_test(test_arena_checked),    cmocka_unit_test(test_offers),
+    cmocka_unit_test(test_round_trips),
+    cmocka_unit_test(test_add),
+    cmocka_unit_test(test_add_damaged),
+    cmocka_unit_test(test_tokens),
+    cmocka_unit_test(test_tokens_damaged),
+    cmocka_unit_test(test_experts),
+    cmocka_unit_test(test_bad_heads),
+    cmocka_unit_test(test_struct_checks),
+    cmocka_unit_test(test_deaf_peer_is_cut),
+    cmocka_unit_test(test_close_after_data),
+    cmocka_unit_test(test_cork),
+    cmocka_unit_test(test_fail_frame),
+    cmocka_unit_test(test_descriptors),
+    cmocka_unit_test(test_arena_checked),
+    cmocka_unit_test(test_offers),
 };
 
 TEST_MAIN("wire", tests)
