@@ -424,7 +424,7 @@ static void test_experts_move(void **state)
     assert_int_equal(join(&s), -1);
     assert_non_null(strstr(s.e.msg, "no expert can move here"));
 
-    cfg.spare = 1;
+    cfg.moe.spare = 1;
     launch(&s, &cfg, WIRE_MAX);
     wait_ready(&s, &r);
     assert_int_equal(r.expert_layers, TINY_LAYERS);
