@@ -1,7 +1,6 @@
 /* See wire_experts.h. */
 #include "daemon/serve/wire_experts.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -60,7 +59,7 @@ int wire_parse_experts(const void *p, size_t n, struct wire_expert_orders *ret,
             return err_set(e, ERR_SYNTAX, "move %d of an EXPERTS message has %d slots", i,
                            o.moves[i].n);
     for (size_t i = 0; i < shares / sizeof(*o.shares); i++)
-        if (!isfinite(o.shares[i]) || o.shares[i] < 0)
+        if (!(o.shares[i] >= 0 && o.shares[i] <= 1))
             return err_set(e, ERR_SYNTAX, "share %zu of an EXPERTS message is no share",
                            i);
     *ret = o;
