@@ -34,6 +34,7 @@
 #include "daemon/ctrl/experts.h"
 #include "daemon/ctrl/fleet.h"
 #include "daemon/ctrl/modelpath.h"
+#include "daemon/ctrl/quality.h"
 #include "daemon/ctrl/router_ctl.h"
 #include "daemon/ctrl/slo.h"
 #include "daemon/ctrl/system.h"
@@ -114,7 +115,7 @@ static int check_conf(void *arg, const struct conf *c, struct err *e)
     int rc = modelpath_check_all(c, runs, a->over, a->n_over, e);
 
     conf_unref(runs);
-    if (rc < 0)
+    if (rc < 0 || quality_check(a->store, c, LLMRACK_VERSION, e) < 0)
         return -1;
     return http_check_conf(a->http, c, e);
 }

@@ -175,3 +175,19 @@ CREATE TABLE expert_freeze (
     actor       TEXT NOT NULL,
     at_ms       INTEGER NOT NULL
 ) STRICT;
+
+-- migration 6
+-- Quality runs: how far an instance's answers are from the exact ones of its model, and
+-- what an exact instance said ('': the run was of another, or nothing was kept).
+CREATE TABLE quality_run (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_ms       INTEGER NOT NULL,
+    instance    TEXT NOT NULL,
+    model       TEXT NOT NULL,
+    actor       TEXT NOT NULL,
+    model_hash  TEXT NOT NULL,
+    exact       INTEGER NOT NULL,
+    contract    TEXT NOT NULL,
+    result      TEXT NOT NULL,
+    reference   TEXT NOT NULL
+) STRICT;

@@ -259,6 +259,7 @@ static void init_choice(struct gen *g, int i)
     buf_init(&ch->thoughts, 0);
     buf_init(&ch->text, 0);
     logprobs_init(&ch->lp, g->m->tok, g->chat);
+    ch->lp.ids = g->p->token_ids;
 }
 
 static uint64_t random64(void)

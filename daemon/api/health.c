@@ -165,7 +165,11 @@ void api_models(struct conn *c)
     jw_key(&w, "data");
     jw_arr(&w);
     for (int i = 0; i < n; i++) {
-        put_model(&w, models[i]);
+        struct served_hot hot;
+
+        router_hot(c->h->router, models[i], &hot);
+        if (!hot.trial || access_may(&c->who, ACCESS_ADMIN, NULL) == 0)
+            put_model(&w, models[i]);
         router_unref(c->h->router, models[i]);
     }
     jw_arr_end(&w);

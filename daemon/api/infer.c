@@ -129,6 +129,13 @@ static void infer(struct conn *c, enum params_kind kind)
     if (account_name(c, g.m->instance, g.p->slo_class, &e) < 0)
         goto fail;
     router_hot(c->h->router, g.m, &hot);
+    if (hot.trial && access_may(&c->who, ACCESS_ADMIN, &e) < 0) {
+        err_set(&e, ERR_DENIED,
+                "model '%s' is on trial with settings that change its output: it answers "
+                "administrators alone",
+                g.m->name);
+        goto fail;
+    }
     params_sampling(g.p, hot.temperature, hot.top_p);
     g.n_prompts = kind == PARAMS_CHAT ? 1 : g.p->n_prompts;
     g.prompts = xcalloc((size_t)g.n_prompts, sizeof(*g.prompts));

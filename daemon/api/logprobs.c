@@ -37,8 +37,15 @@ static bool whole_utf8(const char *p, size_t n, struct buf *tmp)
 
 /* Text of a token as an object key or list entry. Parts of characters would all become
  * the same replacement character, so completions spell their bytes. */
-static void token_name(struct logprobs *l, struct jw *w, const char *p, size_t n)
+static void token_name(struct logprobs *l, struct jw *w, int32_t id, const char *p,
+                       size_t n)
 {
+    if (l->ids) {
+        buf_clear(&l->scratch);
+        buf_printf(&l->scratch, "token_id:%d", (int)id);
+        jw_strn(w, l->scratch.p, l->scratch.len);
+        return;
+    }
     if (l->chat || whole_utf8(p, n, &l->scratch)) {
         jw_strn(w, p, n);
         return;
@@ -93,7 +100,7 @@ static void add_text(struct logprobs *l, const struct step_token *t, const char 
     struct jw w;
 
     jw_init(&w, &l->list[TOKENS]);
-    token_name(l, &w, raw, n);
+    token_name(l, &w, t->id, raw, n);
     buf_printf(&l->list[OFFSETS], "%zu", text_off);
     jw_init(&w, &l->list[PROBS]);
     if (scored)
@@ -115,7 +122,7 @@ static void add_text(struct logprobs *l, const struct step_token *t, const char 
         tokenizer_piece(l->tok, t->top_id[i], false, true, &piece);
         buf_init(&key, 0);
         jw_init(&kw, &key);
-        token_name(l, &kw, piece.len ? piece.p : "", piece.len);
+        token_name(l, &kw, t->top_id[i], piece.len ? piece.p : "", piece.len);
         if (i)
             buf_putc(&l->list[TOPS], ',');
         buf_add(&l->list[TOPS], key.p, key.len);

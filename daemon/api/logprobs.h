@@ -18,6 +18,7 @@ struct tokenizer;
 struct logprobs {
     const struct tokenizer *tok;
     bool chat;
+    bool ids; /* completions: "token_id:7" in place of the text, which two may share */
     int n;
     struct buf list[4]; /* chat uses the first */
     struct buf scratch;

@@ -52,7 +52,7 @@ struct params {
     int64_t n, max_tokens; /* max_tokens -1: as much as fits */
     int64_t max_completion_tokens;
     int64_t seed, top_logprobs;
-    bool has_seed, stream, include_usage, echo, logprobs, cache_prompt;
+    bool has_seed, stream, include_usage, echo, token_ids, logprobs, cache_prompt;
 
     const char *stop[PARAMS_MAX_STOP];
     size_t stop_len[PARAMS_MAX_STOP];

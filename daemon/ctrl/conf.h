@@ -40,6 +40,9 @@ enum conf_mode { CONF_CHUNKED, CONF_COLOCATED, CONF_SPLIT };
 /* What an engine of an instance is for. */
 enum conf_role { CONF_ROLE_BOTH, CONF_ROLE_PREFILL, CONF_ROLE_DECODE };
 
+/* Settings that change output: refused, for administrators alone, for all. */
+enum conf_output { CONF_OUTPUT_NONE, CONF_OUTPUT_TRIAL, CONF_OUTPUT_ALLOWED };
+
 /* instances.NAME.prefill and .decode: what engines of that pool have in place of the
  * instance's; 0 = as the instance. Enums: 0 = as the instance, else one more. */
 struct conf_pool {
@@ -80,12 +83,15 @@ struct conf_instance {
         double enter, leave, min_gain;
         int64_t max_moves, plan_mib, max_slots;
         double slack_share, prefill_share;
-        int routing;     /* enum spread */
-        double capacity; /* 0 = none */
-        int overflow;    /* enum moe_overflow */
-        int transfer;    /* enum moe_transfer */
-        bool allow_output_change;
+        int routing;             /* enum spread */
+        double capacity;         /* 0 = none */
+        int overflow;            /* enum moe_overflow */
+        int transfer;            /* enum moe_transfer */
+        int allow_output_change; /* enum conf_output */
     } experts;
+    struct {
+        double agreement_min, kl_max, perplexity_ratio_max;
+    } quality; /* bounds of settings that change output */
     struct {
         int64_t mib;
         int type; /* auto | f16 | bf16 */

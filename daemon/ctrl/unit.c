@@ -20,6 +20,7 @@
 #include "daemon/ctrl/split.h"
 #include "daemon/ctrl/experts.h"
 #include "daemon/ctrl/supervisor.h"
+#include "daemon/ctrl/quality.h"
 #include "daemon/ctrl/system.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
@@ -298,12 +299,26 @@ static int64_t stuck_us(const struct conf_instance *i)
     return i->stuck_s * 1000000 * (i->mode == SCHED_COLOCATED ? STUCK_COLOCATED : 1);
 }
 
+/* Does what it answers differ from its model without a measurement that allows it? */
+static bool on_trial(const struct unit *u)
+{
+    struct err e;
+
+    if (!u->env->store || quality_allows(u->env->store, u->conf, u->inst, NULL, &e) == 0)
+        return false;
+    log_warn("%s answers administrators alone: %s", u->inst->name, e.msg);
+    return true;
+}
+
 static void set_hot(struct unit *u)
 {
     const struct conf_instance *i = u->inst;
-    struct served_hot h = {(float)i->sampling.temperature, (float)i->sampling.top_p,
-                           i->kv.isolate, i->on_engine_loss == CONF_LOSS_RECOMPUTE,
-                           i->restart_wait_s * 1000000};
+    struct served_hot h = {(float)i->sampling.temperature,
+                           (float)i->sampling.top_p,
+                           i->kv.isolate,
+                           i->on_engine_loss == CONF_LOSS_RECOMPUTE,
+                           i->restart_wait_s * 1000000,
+                           .trial = on_trial(u)};
 
     target_set_hot(u->target, &h);
 }

@@ -73,7 +73,7 @@ static void secret_stays(void **state)
     (void)state;
     assert_int_equal(store_open(dir, &s, &e), 0);
     store_secret(s, a);
-    assert_int_equal(store_schema_version(s), 5);
+    assert_int_equal(store_schema_version(s), 6);
     store_close(s);
     assert_int_equal(store_open(dir, &s, &e), 0);
     store_secret(s, b);
@@ -190,8 +190,8 @@ static void an_older_schema_is_raised(void **state)
     for (int v = 1; v < 3; v++) {
         old_schema(in_dir("state.db"), v);
         ok(store_open(dir, &s, &e));
-        assert_int_equal(store_schema_version(s), 5);
-        ok(migrate_check_tables(s, 5, &e));
+        assert_int_equal(store_schema_version(s), 6);
+        ok(migrate_check_tables(s, 6, &e));
         assert_int_equal(journal_list(s, 0, r, 4, &e), 2);
         assert_string_equal(r[1].detail, "first");
         assert_int_equal(inventory_models(s, m, 2, &e), 1);

@@ -1,0 +1,125 @@
+"""llmctl quality run: settings that change output run on trial for administrators, are held
+against what the exact model said, and serve everybody with a run within the bounds alone."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rack import BIN, SLOW, Rack, wait_for
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "tools"))
+
+tiny_models = pytest.importorskip("tiny_models")
+ASK = {"prompt": "the inner heart", "max_tokens": 4, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def rack(tmp_path_factory):
+    model = str(tmp_path_factory.mktemp("model") / "moe")
+    tiny_models.write(tiny_models.Spec(family="qwen3_moe"), model)
+    r = Rack("--rack", "cpu:4", "--kv-mib", "8", "--set", "instances.main.layout.tp=2",
+             "--set", "instances.main.layout.ep=2", model=model)
+    yield r
+    assert r.p.poll() is None, "the daemon ended during the tests: " + r.logged()
+    r.stop()
+
+
+def llmctl(rack, *words):
+    p = subprocess.run([os.path.join(BIN, "llmctl"), "--socket", rack.sock, "-y", *words],
+                       capture_output=True, text=True, timeout=120 * SLOW)
+    return p.returncode, p.stdout, p.stderr
+
+
+def did(rack, *words):
+    rc, out, err = llmctl(rack, *words)
+    assert rc == 0, err
+    return out
+
+
+def draft(rack, path, value):
+    """Set it; that the draft may not run yet is said by the commit."""
+    llmctl(rack, "config", "set", path, value)
+
+
+def run(rack, *words):
+    return json.loads(did(rack, "-j", "quality", "run", *words))
+
+
+def ask(rack):
+    return rack.request("POST", "/v1/completions", dict(ASK))[0]
+
+
+def test_from_trial_to_production(rack):
+    exact = run(rack, "main")
+    assert exact["kind"] == "reference" and exact["contract"]["settings"] == ""
+    assert exact["result"]["positions"] > 1000 and exact["result"]["perplexity"] > 1
+    assert len(exact["reference"]["texts"]) == exact["contract"]["set"]["texts"] == 12
+
+    draft(rack, "instances.main.experts.transfer", "f8")
+    rc, _, err = llmctl(rack, "config", "commit")
+    assert rc and "set experts.allow_output_change" in err
+    draft(rack, "instances.main.experts.allow_output_change", "true")
+    rc, _, err = llmctl(rack, "config", "commit")
+    assert rc and "no quality run of these settings is kept" in err
+
+    draft(rack, "instances.main.experts.allow_output_change", "trial")
+    did(rack, "config", "commit")
+    # on trial it answers administrators alone, and is no model of others
+    assert rack.local_request("POST", "/v1/completions", ASK)[0] == 200
+    status, _, body = rack.request("POST", "/v1/completions", dict(ASK))
+    assert status == 403 and b"on trial" in body, body
+    assert json.loads(rack.get("/v1/models")[2])["data"] == []
+    assert len(rack.local("/v1/models")["data"]) == 1
+
+    mine = run(rack, "main")
+    figures = mine["result"]
+    assert mine["kind"] == "candidate" and mine["contract"]["settings"] == "transfer=f8"
+    assert mine["contract"]["reference"]["run"] == exact["id"] and mine["reference"] is None
+    assert 0.5 < figures["agreement"] < 1 and 0 < figures["kl_mean"] < 0.5
+    assert figures["perplexity_exact"] == pytest.approx(exact["result"]["perplexity"], rel=1e-6)
+    assert figures["positions"] == exact["result"]["positions"]
+    assert figures["perplexity_ratio"] == pytest.approx(
+        figures["perplexity"] / figures["perplexity_exact"])
+
+    # a figure out of bounds is named, with its bound
+    draft(rack, "instances.main.experts.allow_output_change", "true")
+    draft(rack, "instances.main.quality.agreement_min", "1")
+    rc, _, err = llmctl(rack, "config", "commit")
+    assert rc and "greedy agreement was" in err and "at least 1 would be right" in err
+    draft(rack, "instances.main.quality.agreement_min", "0.5")
+    draft(rack, "instances.main.quality.kl_max", "0.5")
+    draft(rack, "instances.main.quality.perplexity_ratio_max", "2")
+    did(rack, "config", "commit")
+    assert ask(rack) == 200
+
+    # another setting is another thing to measure
+    draft(rack, "instances.main.experts.capacity", "1.5")
+    draft(rack, "instances.main.experts.overflow", "drop")
+    rc, _, err = llmctl(rack, "config", "commit")
+    assert rc and "capacity=1.5 overflow=drop" in err and "no quality run" in err
+    did(rack, "config", "discard")
+
+
+def test_list_show_and_what_changed_meanwhile(rack):
+    runs = json.loads(did(rack, "-j", "quality", "list"))["runs"]
+    assert [x["kind"] for x in runs] == ["candidate", "reference"]
+    assert "AGREE" in did(rack, "quality", "list")
+    shown = did(rack, "quality", "show", str(runs[0]["id"]))
+    assert "greedy agreement" in shown and "transfer=f8" in shown
+    assert llmctl(rack, "quality", "show", "999")[0] == 3
+    # the daemon's part of a contract is its own: what is not so is refused
+    whole = rack.local(f"/api/v1/quality/{runs[0]['id']}")
+    ask_to_keep = {"contract": whole["contract"], "result": whole["result"]}
+    status, _, body = rack.local_request("POST", "/api/v1/quality", ask_to_keep)
+    assert status == 409 and b"changed while it was measured" in body
+    # one that changes output itself is nothing to hold others against
+    rc, _, err = llmctl(rack, "quality", "run", "main", "against", "main")
+    assert rc and "settings that change output itself" in err
+
+
+def test_a_restart_keeps_what_was_allowed(rack):
+    rack.restart()
+    wait_for(rack.is_ready, 60)
+    assert ask(rack) == 200
