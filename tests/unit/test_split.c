@@ -6,7 +6,9 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -19,6 +21,7 @@ enum { REQS = 4096, TOKS = 64, PROMPT = 600 };
 
 struct side {
     pthread_t thread;
+    pid_t pid; /* a process of its own, which can be stopped; 0 = a thread */
     struct engine_cfg cfg;
     struct wire_conn *engine, *daemon;
     struct metric_page *page;
@@ -129,20 +132,13 @@ static bool next(struct side *s, enum wire_kind *kind, const void **p, size_t *n
     }
 }
 
-static void launch(struct side *s, const struct engine_cfg *cfg)
+/* What it says until all of it is told that there is to know. */
+static void wait_ready(struct side *s)
 {
     enum wire_kind kind;
     const void *p;
     size_t n;
-    int fd[2];
 
-    memset(s, 0, sizeof(*s));
-    s->cfg = *cfg;
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
-    s->engine = wire_conn_new(fd[0], WIRE_MAX);
-    s->daemon = wire_conn_new(fd[1], WIRE_MAX);
-    assert_int_equal(metric_page_new(metrics_defs, METRICS_N, NULL, &s->page, &s->e), 0);
-    assert_int_equal(pthread_create(&s->thread, NULL, engine_thread, s), 0);
     for (;;) {
         assert_true(next(s, &kind, &p, &n));
         if (kind == WIRE_FAIL)
@@ -151,7 +147,7 @@ static void launch(struct side *s, const struct engine_cfg *cfg)
             break;
     }
     assert_int_equal(wire_parse(kind, p, n, &s->ready, &s->e), 0);
-    assert_int_equal(s->ready.role, cfg->role);
+    assert_int_equal(s->ready.role, s->cfg.role);
     assert_true(s->ready.incarnation != 0);
     for (; s->n_arenas < s->ready.n_arenas; s->n_arenas++) {
         assert_true(next(s, &kind, &p, &n));
@@ -162,9 +158,47 @@ static void launch(struct side *s, const struct engine_cfg *cfg)
     }
 }
 
+/* Before any that is a thread. */
+static void launch_process(struct side *s, const struct engine_cfg *cfg)
+{
+    int fd[2], page;
+
+    memset(s, 0, sizeof(*s));
+    s->cfg = *cfg;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+    assert_int_equal(metric_page_new(metrics_defs, METRICS_N, &page, &s->page, &s->e), 0);
+    close(page);
+    s->pid = fork();
+    assert_true(s->pid >= 0);
+    if (s->pid == 0) {
+        close(fd[1]);
+        _exit(engine_run(&s->cfg, wire_conn_new(fd[0], WIRE_MAX), s->page, &s->e) < 0);
+    }
+    close(fd[0]);
+    s->daemon = wire_conn_new(fd[1], WIRE_MAX);
+    wait_ready(s);
+}
+
+static void launch(struct side *s, const struct engine_cfg *cfg)
+{
+    int fd[2];
+
+    memset(s, 0, sizeof(*s));
+    s->cfg = *cfg;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+    s->engine = wire_conn_new(fd[0], WIRE_MAX);
+    s->daemon = wire_conn_new(fd[1], WIRE_MAX);
+    assert_int_equal(metric_page_new(metrics_defs, METRICS_N, NULL, &s->page, &s->e), 0);
+    assert_int_equal(pthread_create(&s->thread, NULL, engine_thread, s), 0);
+    wait_ready(s);
+}
+
 static int join(struct side *s)
 {
-    pthread_join(s->thread, NULL);
+    if (s->pid)
+        assert_true(waitpid(s->pid, &s->rc, 0) == s->pid);
+    else
+        pthread_join(s->thread, NULL);
     wire_conn_free(s->engine);
     wire_conn_free(s->daemon);
     metric_page_free(s->page);
@@ -728,6 +762,45 @@ static void test_exporter_ends(void **state)
     }
 }
 
+/* Either engine is stopped in the middle (SIGSTOP) and goes on long after its leases: a
+ * stopped exporter is not waited for, and a stopped reader's blocks come back. */
+static void test_stopped(void **state)
+{
+    (void)state;
+    struct side p, d;
+    struct world w;
+
+    for (int64_t after = 500; after < 50000; after *= 3)
+        for (int reader = 0; reader < 2; reader++) {
+            struct engine_cfg cp = base_cfg(ENGINE_PREFILL, "pp2");
+            struct engine_cfg cd = base_cfg(ENGINE_DECODE, NULL);
+
+            cp.handoff_ms = cd.handoff_ms = 100;
+            world_init(&w);
+            w.p = &p;
+            w.d = &d;
+            launch_process(reader ? &d : &p, reader ? &cd : &cp);
+            launch(reader ? &p : &d, reader ? &cp : &cd);
+            introduce(&p, &d);
+            ask_all(&w);
+            run(&w, after);
+            pid_t pid = reader ? d.pid : p.pid;
+            assert_int_equal(kill(pid, SIGSTOP), 0);
+            if (reader) {
+                for (int n = 0; n < 60; n++) /* the exporter is heard meanwhile */
+                    run(&w, 1000);
+                check_no_blocks(&p); /* whatever was exported was taken back */
+            } else {
+                run(&w, 0);
+            }
+            assert_int_equal(kill(pid, SIGCONT), 0);
+            run(&w, 0);
+            check_like(&w, NULL, BITS);
+            settle(&w);
+            end_pair(&w);
+        }
+}
+
 /* Clients that leave in any state. */
 static void test_cancels(void **state)
 {
@@ -818,6 +891,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_lost_offers),
     cmocka_unit_test(test_silent_reader),
     cmocka_unit_test(test_exporter_ends),
+    cmocka_unit_test(test_stopped),
     cmocka_unit_test(test_cancels),
     cmocka_unit_test(test_back_pressure),
     cmocka_unit_test(test_other_model),
