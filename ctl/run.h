@@ -113,6 +113,8 @@ int run_quality_run(struct session *, const struct verb *, const struct args *,
                     struct err *);
 int run_load_show(struct session *, const struct verb *, const struct args *,
                   struct err *);
+int run_experts_show(struct session *, const struct verb *, const struct args *,
+                     struct err *);
 int run_monitor(struct session *, const struct verb *, const struct args *, struct err *);
 int run_watch(struct session *, const struct verb *, const struct args *, struct err *);
 

@@ -122,6 +122,10 @@ static void format_number(const json_t *v, const char *fmt, char *out, size_t ca
         snprintf(out, cap, "%.1f s", d / 1000);
     else if (!strcmp(fmt, "ms"))
         snprintf(out, cap, d < 10 ? "%.2f ms" : "%.0f ms", d);
+    else if (!strcmp(fmt, "us") && fabs(d) >= 1000)
+        snprintf(out, cap, "%.2f ms", d / 1000);
+    else if (!strcmp(fmt, "us"))
+        snprintf(out, cap, "%.0f us", d);
     else if (!strcmp(fmt, "s") && d >= 86400)
         snprintf(out, cap, "%dd %02dh", (int)(d / 86400), (int)(d / 3600) % 24);
     else if (!strcmp(fmt, "s") && d >= 60 && d < 3600)
@@ -169,8 +173,8 @@ void show_value(const json_t *v, const char *fmt, char *out, size_t cap)
             format_number(v, plain, out, cap);
     } else if (json_is_number(v) && json_number_value(v) >= 0)
         format_number(v, fmt, out, cap);
-    else if (json_is_number(v) && !fmt[0])
-        format_number(v, "", out, cap);
+    else if (json_is_number(v) && (!fmt[0] || !strcmp(fmt, "us")))
+        format_number(v, fmt, out, cap);
     else if (json_is_array(v))
         join(v, out, cap);
     show_clean(out, "");

@@ -6,7 +6,7 @@
  *   @text  @text:diff   the member `text` as it is; with its + and - coloured
  *   @rest               every member, by its own name
  *   =words {member}     one line
- * Formats: bytes count ms s pct time (Unix ms) minute (Unix min); one with + shows
+ * Formats: bytes count ms us s pct time (Unix ms) minute (Unix min); one with + shows
  * positive values only; state (coloured by its
  * word), on (shown when true), wrap (folded, last column). Control characters of shown
  * data are struck out. Pure. */

@@ -502,6 +502,7 @@ static int start_http(struct app *a, struct err *e)
         .access = a->access,
         .alarms = a->alarms,
         .confmgr = a->confmgr,
+        .experts = a->experts,
         .fleet = a->fleet,
         .slo = a->slo,
         .store = a->store,

@@ -20,6 +20,7 @@ struct conf;
 struct confmgr;
 struct domain;
 struct err;
+struct experts;
 struct fleet;
 struct http;
 struct journal_row;
@@ -49,6 +50,7 @@ struct http_cfg {
      */
     struct alarms *alarms;
     struct confmgr *confmgr;
+    struct experts *experts;
     struct fleet *fleet;
     struct slo *slo;
     struct store *store;

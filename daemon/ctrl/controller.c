@@ -264,32 +264,21 @@ int controller_decide(struct controller *c, const struct controller_series *s,
     return 0;
 }
 
-int controller_replan(struct controller *c, const struct routes *r,
-                      const struct controller_devices *d,
-                      const struct controller_limits *l, enum controller_method m,
-                      int64_t now_us, const struct controller_actions **ret,
-                      struct err *e)
+/* The moves to a map made from nothing by the loads as known. */
+static int from_nothing(struct controller *c, const struct controller_devices *d,
+                        const struct controller_limits *l, enum controller_method m,
+                        struct err *e)
 {
     struct expert_ask a = controller_ask(c, d, c->plan);
-    int16_t *want;
+    int16_t *want = xcalloc(map_size(c), sizeof(*want));
     int rc;
 
-    controller_clear(c);
-    *ret = &c->act;
-    if (c->hand)
-        return err_set(e, ERR_CONFLICT, "plan %llu is in hand",
-                       (unsigned long long)c->hand);
-    if (l->frozen)
-        return err_set(e, ERR_CONFLICT, "the experts are frozen");
-    if (take_routes(c, r, e) < 0)
-        return -1;
     for (int i = 0; i < c->n_layer; i++) {
         const double *load;
         controller_known(c, i, l, &load);
         memcpy(c->plan + (size_t)i * c->n_expert, load,
                (size_t)c->n_expert * sizeof(*load));
     }
-    want = xcalloc(map_size(c), sizeof(*want));
     rc = m == CONTROLLER_EPLB ? eplb_map(&a, d->n_group > 0 ? d->n_group : 1, want, e)
                               : expertplan_offline(&a, want, e);
     if (rc == 0)
@@ -300,33 +289,70 @@ int controller_replan(struct controller *c, const struct routes *r,
         c->act.apart_after = expertplan_apart(&a, c->moves.map);
         snprintf(c->act.why, sizeof(c->act.why), "asked for: a plan from nothing by %s",
                  m == CONTROLLER_EPLB ? "EPLB" : "the planner");
-        take_up(c, true, now_us);
     }
     free(want);
     return rc;
 }
 
-int controller_preview(struct controller *c, const struct routes *r,
-                       const struct controller_devices *d,
-                       const struct controller_limits *l, int64_t now_us,
-                       const struct controller_actions **ret, struct err *e)
+/* The moves that pay in any layer. */
+static int increment(struct controller *c, const struct controller_devices *d,
+                     const struct controller_limits *l, struct err *e)
 {
     bool *which = xcalloc(2 * (size_t)c->n_layer, sizeof(*which));
     int rc;
 
-    (void)now_us;
-    controller_clear(c);
-    *ret = &c->act;
-    c->act.advice = true;
-    rc = take_routes(c, r, e);
-    for (int i = 0; i < c->n_layer && rc == 0; i++) {
+    for (int i = 0; i < c->n_layer; i++) {
         which[i] = true;
         which[c->n_layer + i] = broken(c, d, i);
     }
+    rc = controller_plan(c, d, l, which, which + c->n_layer, e);
     if (rc == 0)
-        rc = controller_plan(c, d, l, which, which + c->n_layer, e);
+        snprintf(c->act.why, sizeof(c->act.why), "asked for: %s",
+                 c->act.n_move ? "the moves that pay" : "no move repays its cost");
     free(which);
     return rc;
+}
+
+static int propose(struct controller *c, const struct routes *r,
+                   const struct controller_devices *d, const struct controller_limits *l,
+                   enum controller_method m, struct err *e)
+{
+    controller_clear(c);
+    if (take_routes(c, r, e) < 0)
+        return -1;
+    return m == CONTROLLER_INCREMENT ? increment(c, d, l, e)
+                                     : from_nothing(c, d, l, m, e);
+}
+
+int controller_replan(struct controller *c, const struct routes *r,
+                      const struct controller_devices *d,
+                      const struct controller_limits *l, enum controller_method m,
+                      int64_t now_us, const struct controller_actions **ret,
+                      struct err *e)
+{
+    controller_clear(c);
+    *ret = &c->act;
+    if (c->hand)
+        return err_set(e, ERR_CONFLICT, "plan %llu is in hand",
+                       (unsigned long long)c->hand);
+    if (l->frozen)
+        return err_set(e, ERR_CONFLICT, "the experts are frozen");
+    if (propose(c, r, d, l, m, e) < 0)
+        return -1;
+    take_up(c, true, now_us);
+    return 0;
+}
+
+int controller_preview(struct controller *c, const struct routes *r,
+                       const struct controller_devices *d,
+                       const struct controller_limits *l, enum controller_method m,
+                       const struct controller_actions **ret, struct err *e)
+{
+    *ret = &c->act;
+    if (propose(c, r, d, l, m, e) < 0)
+        return -1;
+    c->act.advice = true;
+    return 0;
 }
 
 void controller_over(struct controller *c, uint64_t plan, bool whole, int64_t now_us)

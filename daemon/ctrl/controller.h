@@ -33,7 +33,9 @@ struct routes;
 
 enum controller_policy { CONTROLLER_OFF, CONTROLLER_ADVISE, CONTROLLER_AUTO };
 enum controller_phase { CONTROLLER_PREFILL, CONTROLLER_DECODE, CONTROLLER_PHASES };
-enum controller_method { CONTROLLER_PLANNER, CONTROLLER_EPLB };
+/* A plan from nothing by the planner or by EPLB; or the moves that pay, from the map as
+ * it is. */
+enum controller_method { CONTROLLER_PLANNER, CONTROLLER_EPLB, CONTROLLER_INCREMENT };
 
 struct controller_limits {
     enum controller_policy policy; /* advise: actions are only said, never carried out */
@@ -127,17 +129,18 @@ int controller_decide(struct controller *c, const struct controller_series *s,
                       const struct routes *r, const struct controller_devices *d,
                       const struct controller_limits *l, int64_t now_us,
                       const struct controller_actions **ret, struct err *e);
-/* A plan from nothing by the loads as known, whatever the dwell time, the benefit and
- * the budget (an operator's wish; auto, advise or off; not when frozen). */
+/* A plan by the loads as known, now, whatever the dwell time and hysteresis, and unless
+ * it is an increment the benefit and the budget (an operator's wish; auto, advise or off;
+ * not when frozen). */
 int controller_replan(struct controller *c, const struct routes *r,
                       const struct controller_devices *d,
                       const struct controller_limits *l, enum controller_method m,
                       int64_t now_us, const struct controller_actions **ret,
                       struct err *e);
-/* What a decide would plan now, without dwell time, hysteresis and memory: a dry run. */
+/* What a replan would do: a dry run, also when frozen or with a plan in hand. */
 int controller_preview(struct controller *c, const struct routes *r,
                        const struct controller_devices *d,
-                       const struct controller_limits *l, int64_t now_us,
+                       const struct controller_limits *l, enum controller_method m,
                        const struct controller_actions **ret, struct err *e);
 /* The plan is over: whole, or called back or failed (then its layers are looked at anew
  * after a dwell time). Until then no other is made. */

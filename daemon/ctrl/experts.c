@@ -4,6 +4,7 @@
  * All is on the control thread; the lock is held where what others are shown changes. */
 #include "daemon/ctrl/experts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,7 @@ static void free_set(struct expert_set *s)
     routes_free(s->loaded);
     free_counts(&s->seen);
     free_counts(&s->fresh);
+    free(s->move);
     free(s);
 }
 
@@ -109,11 +111,30 @@ bool experts_frozen(const struct experts *x, const char *instance)
     return false;
 }
 
-void experts_note(struct expert_set *s, const struct experts_event *ev,
-                  const char *result)
+struct experts_event experts_event(const char *what, uint64_t plan)
 {
-    struct err e;
+    struct experts_event ev = {.plan = plan,
+                               .layer = -1,
+                               .predicted_us = NAN,
+                               .realised_us = NAN,
+                               .added_us = NAN,
+                               .added_max_us = NAN};
+
+    snprintf(ev.what, sizeof(ev.what), "%s", what);
+    return ev;
+}
+
+void experts_note(struct expert_set *s, const struct experts_event *ev,
+                  const char *result, const struct experts_who *who)
+{
     char what[40];
+    const struct journal_note n = {who ? who->actor : "daemon",
+                                   who ? who->origin : "",
+                                   what,
+                                   s->instance,
+                                   result,
+                                   ev->text};
+    struct err e;
 
     pthread_mutex_lock(&s->x->lock);
     s->history[s->at_history] = *ev;
@@ -124,8 +145,7 @@ void experts_note(struct expert_set *s, const struct experts_event *ev,
     if (!result || !s->x->store)
         return;
     snprintf(what, sizeof(what), "experts.%s", ev->what);
-    if (journal_add(s->x->store, "daemon", what, s->instance, result, &e, "%s",
-                    ev->text) < 0)
+    if (journal_note(s->x->store, &n, &e) < 0)
         log_error("%s", e.msg);
 }
 
@@ -201,12 +221,12 @@ void experts_gone(struct experts *x, const void *arg)
     if (!s)
         return;
     if (s->plan) {
-        struct experts_event ev = {.plan = s->plan, .layer = -1, .what = "plan"};
+        struct experts_event ev = experts_event("plan", s->plan);
 
         snprintf(ev.text, sizeof(ev.text),
                  "plan %llu ended with its engine; a new one has its experts as loaded",
                  (unsigned long long)s->plan);
-        experts_note(s, &ev, "failed");
+        experts_note(s, &ev, "failed", NULL);
     }
     pthread_mutex_lock(&x->lock);
     list_del(&s->link);
@@ -264,9 +284,16 @@ static double slack_us(const struct expert_set *s)
     return s->step_us < s->tpot_us ? (double)(s->tpot_us - s->step_us) : -1;
 }
 
+/* The devices as plans see them; the set's, until the next call. */
+static const struct controller_devices *devices_of(struct expert_set *s)
+{
+    s->devices = (struct controller_devices){.expert_bytes = s->expert_bytes};
+    return &s->devices;
+}
+
 static void tick_set(struct expert_set *s, int64_t now_us)
 {
-    const struct controller_devices d = {.expert_bytes = s->expert_bytes};
+    const struct controller_devices *d = devices_of(s);
     struct controller_series series = {.span_us = (double)(now_us - s->sampled_us)};
     const struct controller_actions *a;
     struct err e;
@@ -283,7 +310,7 @@ static void tick_set(struct expert_set *s, int64_t now_us)
     }
     s->l.slack_us = slack_us(s);
     pthread_mutex_lock(&s->x->lock); /* loads are shown */
-    int rc = controller_decide(s->c, &series, s->now, &d, &s->l, now_us, &a, &e);
+    int rc = controller_decide(s->c, &series, s->now, d, &s->l, now_us, &a, &e);
     pthread_mutex_unlock(&s->x->lock);
     if (rc < 0) {
         snprintf(s->why, sizeof(s->why), "%.190s", e.msg);
@@ -313,11 +340,12 @@ static int none(struct experts *x, const char *instance, struct expert_set **ret
 }
 
 int experts_apply(struct experts *x, const char *instance, enum controller_method m,
-                  const char *actor, int64_t now_us, struct err *e)
+                  const struct experts_who *who, int64_t now_us, uint64_t *ret_plan,
+                  struct err *e)
 {
     const struct controller_actions *a;
-    struct controller_devices d = {0};
-    struct experts_event ev = {.layer = -1, .what = "apply"};
+    const struct controller_devices *d;
+    struct experts_event ev;
     struct expert_set *s;
 
     if (none(x, instance, &s, e) < 0)
@@ -327,15 +355,75 @@ int experts_apply(struct experts *x, const char *instance, enum controller_metho
     if (s->plan)
         return err_set(e, ERR_CONFLICT, "plan %llu is under way",
                        (unsigned long long)s->plan);
-    d.expert_bytes = s->expert_bytes;
+    d = devices_of(s);
     pthread_mutex_lock(&x->lock);
-    int rc = controller_replan(s->c, s->now, &d, &s->l, m, now_us, &a, e);
+    int rc = controller_replan(s->c, s->now, d, &s->l, m, now_us, &a, e);
     pthread_mutex_unlock(&x->lock);
     if (rc < 0)
         return -1;
-    snprintf(ev.text, sizeof(ev.text), "asked for by %.60s: %d slots", actor, a->n_move);
-    experts_note(s, &ev, "ok");
+    ev = experts_event("apply", a->plan);
+    ev.bytes = a->bytes;
+    snprintf(ev.text, sizeof(ev.text), "%d slots, %.180s", a->n_move, a->why);
+    experts_note(s, &ev, "ok", who);
+    *ret_plan = a->plan;
     experts_act(s, a, true, now_us);
+    return 0;
+}
+
+int experts_propose(struct experts *x, const char *instance, enum controller_method m,
+                    struct experts_proposal *ret, struct err *e)
+{
+    const struct controller_actions *a;
+    const struct controller_devices *d;
+    struct expert_set *s;
+
+    if (none(x, instance, &s, e) < 0)
+        return -1;
+    d = devices_of(s);
+    pthread_mutex_lock(&x->lock);
+    int rc = controller_preview(s->c, s->now, d, &s->l, m, &a, e);
+    pthread_mutex_unlock(&x->lock);
+    if (rc < 0)
+        return -1;
+    *ret = (struct experts_proposal){.n_layer = a->n_layer,
+                                     .n_move = a->n_move,
+                                     .bytes = a->bytes,
+                                     .apart_before = a->apart_before,
+                                     .apart_after = a->apart_after};
+    snprintf(ret->why, sizeof(ret->why), "%s", a->why);
+    ret->layer = xcalloc((size_t)a->n_layer + 1, sizeof(*ret->layer));
+    ret->move = xcalloc((size_t)a->n_move + 1, sizeof(*ret->move));
+    if (a->n_layer)
+        memcpy(ret->layer, a->layer, (size_t)a->n_layer * sizeof(*ret->layer));
+    if (a->n_move)
+        memcpy(ret->move, a->move, (size_t)a->n_move * sizeof(*ret->move));
+    return 0;
+}
+
+void experts_proposal_done(struct experts_proposal *p)
+{
+    free(p->layer);
+    free(p->move);
+    *p = (struct experts_proposal){0};
+}
+
+int experts_progress(struct experts *x, const char *instance, uint64_t plan,
+                     struct experts_progress *ret, struct err *e)
+{
+    struct expert_set *s;
+
+    if (none(x, instance, &s, e) < 0)
+        return -1;
+    if (s->last.plan == plan) {
+        *ret = s->last.p;
+        return 0;
+    }
+    if (s->plan != plan)
+        return err_set(e, ERR_NOTFOUND, "plan %llu has ended, another was begun since",
+                       (unsigned long long)plan);
+    *ret = (struct experts_progress){.n_move = s->n_move};
+    for (int i = 0; i < s->n_move; i++)
+        ret->n_done += s->move[i].state == MOVE_DONE;
     return 0;
 }
 
@@ -348,10 +436,10 @@ static void set_frozen(struct experts *x, const char *instance, bool on)
         snprintf(x->frozen[x->n_frozen++], sizeof(x->frozen[0]), "%s", instance);
 }
 
-int experts_freeze(struct experts *x, const char *instance, bool on, const char *actor,
-                   const char *reason, struct err *e)
+int experts_freeze(struct experts *x, const char *instance, bool on,
+                   const struct experts_who *who, const char *reason, struct err *e)
 {
-    struct experts_event ev = {.layer = -1};
+    struct experts_event ev = experts_event(on ? "freeze" : "thaw", 0);
     struct expert_set *s;
 
     if (none(x, instance, &s, e) < 0)
@@ -359,7 +447,7 @@ int experts_freeze(struct experts *x, const char *instance, bool on, const char 
     if (s->l.frozen == on)
         return err_set(e, ERR_CONFLICT, "the experts of '%s' are %s already", instance,
                        on ? "frozen" : "thawed");
-    if (x->store && freeze_put(x->store, instance, on, actor, reason ? reason : "",
+    if (x->store && freeze_put(x->store, instance, on, who->actor, reason ? reason : "",
                                clock_wall_ms(), e) < 0)
         return -1;
     pthread_mutex_lock(&x->lock);
@@ -368,9 +456,8 @@ int experts_freeze(struct experts *x, const char *instance, bool on, const char 
     pthread_mutex_unlock(&x->lock);
     if (on && s->plan)
         experts_call_back(s, "frozen");
-    snprintf(ev.what, sizeof(ev.what), "%s", on ? "freeze" : "thaw");
-    snprintf(ev.text, sizeof(ev.text), "by %.60s%s%.120s", actor,
+    snprintf(ev.text, sizeof(ev.text), "by %.60s%s%.150s", who->actor,
              reason && reason[0] ? ": " : "", reason ? reason : "");
-    experts_note(s, &ev, "ok");
+    experts_note(s, &ev, "ok", who);
     return 0;
 }

@@ -55,13 +55,39 @@ void experts_moved(struct experts *x, const void *arg, const struct wire_moved *
 void experts_tick(struct experts *x, int64_t now_us);
 
 /* ---- by an operator; NOTFOUND: no such instance, or its experts stay ---- */
-/* A plan from nothing by the loads as known, carried out now. */
+struct experts_who {
+    const char *actor, *origin;
+};
+/* A plan by the loads as known, carried out now. *ret_plan: its number, 0 where there is
+ * nothing to move. CONFLICT while frozen or with a plan in hand. */
 int experts_apply(struct experts *x, const char *instance, enum controller_method m,
-                  const char *actor, int64_t now_us, struct err *e);
+                  const struct experts_who *who, int64_t now_us, uint64_t *ret_plan,
+                  struct err *e);
+/* What that would do: nothing is done. */
+struct experts_proposal {
+    char why[200];
+    int n_layer, n_move;
+    int64_t bytes;
+    double apart_before, apart_after; /* see controller_actions */
+    struct controller_layer *layer;   /* [n_layer] */
+    struct expert_move *move;         /* [n_move] */
+};
+int experts_propose(struct experts *x, const char *instance, enum controller_method m,
+                    struct experts_proposal *ret, struct err *e);
+void experts_proposal_done(struct experts_proposal *p);
+/* How far a plan is: moves done of all; over: it has ended, whole or not. NOTFOUND when
+ * another one was begun since. */
+struct experts_progress {
+    int n_move, n_done;
+    bool over, whole;
+    char why[200];
+};
+int experts_progress(struct experts *x, const char *instance, uint64_t plan,
+                     struct experts_progress *ret, struct err *e);
 /* Frozen: nothing changes, until thawed; kept in the store. A plan in hand is called
  * back. */
-int experts_freeze(struct experts *x, const char *instance, bool on, const char *actor,
-                   const char *reason, struct err *e);
+int experts_freeze(struct experts *x, const char *instance, bool on,
+                   const struct experts_who *who, const char *reason, struct err *e);
 
 /* ---- to be shown ---- */
 enum { EXPERTS_HISTORY = 64 };
@@ -71,6 +97,10 @@ struct experts_event {
     int layer;           /* -1 = of all */
     char what[24];       /* plan, advice, move, call-back, outcome, shares, freeze */
     char text[232];
+    /* of a step, us: foreseen and then measured; of a move: step time during it less
+     * before, mean and longest. NAN = not of this event */
+    double predicted_us, realised_us, added_us, added_max_us;
+    int64_t bytes; /* of a plan or a move */
 };
 struct experts_move {
     struct move move;
@@ -84,7 +114,10 @@ struct experts_view {
     int policy; /* enum controller_policy */
     bool frozen;
     int64_t expert_bytes;
-    double *load;              /* [n_expert]: as planned by */
+    double *load; /* [n_expert]: us of a step, as planned by */
+    double
+        *tokens[CONTROLLER_PHASES]; /* [n_expert]: assignments since the engine began */
+    double steps[CONTROLLER_PHASES];
     int16_t *map;              /* [n_rank * n_slot]: -1 = empty */
     float *share;              /* likewise */
     double *device;            /* [n_rank]: load of each device */

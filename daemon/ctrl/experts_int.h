@@ -10,7 +10,7 @@
 #include "daemon/ctrl/experts.h"
 #include "daemon/serve/routes.h"
 
-enum { EXPERTS_PLAN_MOVES = MOVES_QUEUED };
+enum { EXPERTS_PLAN_MOVES = 1 << 16, EXPERTS_AT_ONCE = MOVES_QUEUED / 2 };
 
 /* One engine. */
 struct expert_set {
@@ -24,13 +24,18 @@ struct expert_set {
     int64_t tpot_us; /* objective; 0 = none */
     struct routes *now, *loaded;
     int64_t expert_bytes;
+    struct controller_devices devices;
     struct experts_counts seen, fresh; /* of the last sample; and since */
     bool any_seen;
 
-    uint64_t plan; /* in hand; 0 = none */
-    struct experts_move move[EXPERTS_PLAN_MOVES];
-    int n_move;
+    uint64_t plan;             /* in hand; 0 = none */
+    struct experts_move *move; /* of it */
+    int n_move, n_sent;        /* sent some at a time */
     bool failed;
+    struct {
+        uint64_t plan; /* 0 = none yet */
+        struct experts_progress p;
+    } last; /* that ended */
     char why[200], said[200];
 
     struct experts_event history[EXPERTS_HISTORY];
@@ -52,9 +57,12 @@ struct experts {
 
 struct expert_set *experts_find(struct experts *x, const char *instance);
 bool experts_frozen(const struct experts *x, const char *instance);
-/* Into the history, and, where result is given, into the journal. */
+/* An event of nothing yet. */
+struct experts_event experts_event(const char *what, uint64_t plan);
+/* Into the history, and, where result is given, into the journal: by who, NULL = the
+ * daemon. */
 void experts_note(struct expert_set *s, const struct experts_event *ev,
-                  const char *result);
+                  const char *result, const struct experts_who *who);
 /* Carry out, or only tell, what was decided. */
 void experts_act(struct expert_set *s, const struct controller_actions *a, bool own,
                  int64_t now_us);

@@ -4,9 +4,11 @@
  * and does one after the other. The mirror follows at the flip. When one is aborted those
  * behind it are given up too, since they were planned on it. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/ctrl/experts_int.h"
 #include "daemon/serve/metrics.h"
@@ -21,13 +23,15 @@ static int fill_moves(struct expert_set *s, const struct controller_actions *a)
 {
     int group = -1;
 
-    s->n_move = 0;
+    s->n_move = s->n_sent = 0;
+    if (a->n_group > EXPERTS_PLAN_MOVES)
+        return -1;
+    free(s->move);
+    s->move = xcalloc((size_t)a->n_move + 1, sizeof(*s->move));
     for (int i = 0; i < a->n_move; i++) {
         const struct expert_move *m = &a->move[i];
         struct move *v;
 
-        if (m->group != group && s->n_move == EXPERTS_PLAN_MOVES)
-            return -1;
         if (m->group != group) {
             s->move[s->n_move] = (struct experts_move){.state = MOVE_QUEUED};
             s->move[s->n_move].move.id = ++s->x->ids;
@@ -44,19 +48,27 @@ static int fill_moves(struct expert_set *s, const struct controller_actions *a)
     return 0;
 }
 
+/* The next ones, as many as an engine takes well at once. */
 static bool send_moves(struct expert_set *s)
 {
-    struct move v[EXPERTS_PLAN_MOVES];
-    const struct wire_expert_orders o = {.h = {.n_moves = s->n_move}, .moves = v};
+    struct move v[EXPERTS_AT_ONCE];
+    struct wire_expert_orders o = {.moves = v};
+    int n = 0;
 
-    for (int i = 0; i < s->n_move; i++)
-        v[i] = s->move[i].move;
-    return s->e.send(s->e.arg, &o);
+    while (n < EXPERTS_AT_ONCE && s->n_sent + n < s->n_move) {
+        v[n] = s->move[s->n_sent + n].move;
+        n++;
+    }
+    o.h.n_moves = n;
+    if (!s->e.send(s->e.arg, &o))
+        return false;
+    s->n_sent += n;
+    return true;
 }
 
 static void end_plan(struct expert_set *s, bool whole, int64_t now_us)
 {
-    struct experts_event ev = {.plan = s->plan, .layer = -1, .what = "plan"};
+    struct experts_event ev = experts_event("plan", s->plan);
     int n = 0;
 
     for (int i = 0; i < s->n_move; i++)
@@ -64,8 +76,12 @@ static void end_plan(struct expert_set *s, bool whole, int64_t now_us)
     snprintf(ev.text, sizeof(ev.text), "plan %llu is over: %d of %d moves done%s%.120s",
              (unsigned long long)s->plan, n, s->n_move, whole ? "" : "; ",
              whole ? "" : s->why);
-    experts_note(s, &ev, whole ? "ok" : "failed");
+    experts_note(s, &ev, whole ? "ok" : "failed", NULL);
     controller_over(s->c, s->plan, whole, now_us);
+    s->last.plan = s->plan;
+    s->last.p = (struct experts_progress){
+        .n_move = s->n_move, .n_done = n, .over = true, .whole = whole};
+    snprintf(s->last.p.why, sizeof(s->last.p.why), "%s", whole ? "" : s->why);
     pthread_mutex_lock(&s->x->lock);
     s->plan = 0;
     s->n_move = 0;
@@ -75,12 +91,13 @@ static void end_plan(struct expert_set *s, bool whole, int64_t now_us)
 
 static void tell_plan(struct expert_set *s, const struct controller_actions *a)
 {
-    struct experts_event ev = {.plan = a->plan, .layer = -1};
+    struct experts_event ev = experts_event(a->advice ? "advice" : "plan", a->plan);
     double gain = 0;
 
     for (int i = 0; i < a->n_layer; i++)
         gain += a->layer[i].gain_us;
-    snprintf(ev.what, sizeof(ev.what), "%s", a->advice ? "advice" : "plan");
+    ev.predicted_us = gain;
+    ev.bytes = a->bytes;
     if (a->n_layer == 1)
         ev.layer = a->layer[0].layer;
     snprintf(
@@ -88,7 +105,7 @@ static void tell_plan(struct expert_set *s, const struct controller_actions *a)
         "plan %llu: %d slots in %d layers, %lld bytes, predicted %.0f us a step%s%.90s",
         (unsigned long long)a->plan, a->n_move, a->n_layer, (long long)a->bytes, gain,
         a->why[0] ? ": " : "", a->why);
-    experts_note(s, &ev, a->advice ? "advice" : "ok");
+    experts_note(s, &ev, a->advice ? "advice" : "ok", NULL);
 }
 
 static void begin_plan(struct expert_set *s, const struct controller_actions *a,
@@ -134,12 +151,15 @@ static void send_shares(struct expert_set *s, const struct controller_actions *a
 
 static void tell_outcome(struct expert_set *s, const struct controller_outcome *o)
 {
-    struct experts_event ev = {.plan = o->plan, .layer = o->layer, .what = "outcome"};
+    struct experts_event ev = experts_event("outcome", o->plan);
 
+    ev.layer = o->layer;
+    ev.predicted_us = o->predicted_us;
+    ev.realised_us = o->realised_us;
     snprintf(ev.text, sizeof(ev.text),
              "plan %llu, layer %d: predicted %.0f us a step, realised %.0f us",
              (unsigned long long)o->plan, o->layer, o->predicted_us, o->realised_us);
-    experts_note(s, &ev, "ok");
+    experts_note(s, &ev, "ok", NULL);
 }
 
 /* An advice is told when it is a new one. */
@@ -180,11 +200,11 @@ void experts_act(struct expert_set *s, const struct controller_actions *a, bool 
 void experts_call_back(struct expert_set *s, const char *why)
 {
     const struct wire_expert_orders o = {.h = {.cancel = 1}};
-    struct experts_event ev = {.plan = s->plan, .layer = -1, .what = "call-back"};
+    struct experts_event ev = experts_event("call-back", s->plan);
 
     snprintf(ev.text, sizeof(ev.text), "plan %llu: %.200s", (unsigned long long)s->plan,
              why);
-    experts_note(s, &ev, "ok");
+    experts_note(s, &ev, "ok", NULL);
     s->failed = true;
     s->e.send(s->e.arg, &o);
 }
@@ -210,9 +230,15 @@ static void flipped(struct expert_set *s, const struct move *v)
 static void tell_end(struct expert_set *s, const struct wire_moved *m)
 {
     bool done = m->state == MOVE_DONE;
-    struct experts_event ev = {
-        .plan = s->plan, .move = m->id, .layer = m->layer, .what = "move"};
+    struct experts_event ev = experts_event("move", s->plan);
 
+    ev.move = m->id;
+    ev.layer = m->layer;
+    if (done && m->n_steps > 0 && m->before_mean_us > 0) {
+        ev.added_us = (double)(m->during_mean_us - m->before_mean_us);
+        ev.added_max_us = (double)(m->during_max_us - m->before_max_us);
+    }
+    ev.bytes = done ? m->bytes : 0;
     if (done)
         snprintf(ev.text, sizeof(ev.text),
                  "move %llu, layer %d: done in %.3f s, %lld bytes; steps took %lld us "
@@ -225,7 +251,7 @@ static void tell_end(struct expert_set *s, const struct wire_moved *m)
         snprintf(ev.text, sizeof(ev.text),
                  "move %llu, layer %d: the old map stays: %.150s",
                  (unsigned long long)m->id, m->layer, m->why);
-    experts_note(s, &ev, done ? "ok" : "failed");
+    experts_note(s, &ev, done ? "ok" : "failed", NULL);
 }
 
 static void count_end(struct expert_set *s, const struct wire_moved *m)
@@ -250,9 +276,10 @@ static void count_end(struct expert_set *s, const struct wire_moved *m)
     }
 }
 
+/* All that were sent. */
 static bool all_ended(const struct expert_set *s)
 {
-    for (int i = 0; i < s->n_move; i++)
+    for (int i = 0; i < s->n_sent; i++)
         if (s->move[i].state != MOVE_DONE && s->move[i].state != MOVE_ABORTED)
             return false;
     return true;
@@ -302,6 +329,13 @@ void experts_moved(struct experts *x, const void *arg, const struct wire_moved *
             experts_call_back(s, m->why);
         s->failed = true;
     }
-    if (all_ended(s))
-        end_plan(s, !s->failed, now_us);
+    if (!all_ended(s))
+        return;
+    if (!s->failed && s->n_sent < s->n_move) {
+        if (send_moves(s))
+            return;
+        s->failed = true;
+        snprintf(s->why, sizeof(s->why), "the engine does not hear");
+    }
+    end_plan(s, !s->failed, now_us);
 }

@@ -20,6 +20,9 @@ static void copy_layer(const struct expert_set *s, int l, struct experts_view *v
     a.n_slot = v->n_slot;
     a.load = to;
     a.expert_bytes = s->expert_bytes;
+    for (int p = 0; p < CONTROLLER_PHASES; p++)
+        memcpy(v->tokens[p] + (size_t)l * (size_t)n,
+               s->seen.tokens[p] + (size_t)l * (size_t)n, (size_t)n * sizeof(double));
     for (int i = 0; i < n; i++) {
         to[i] = load ? load[i] : 0;
         sum += to[i];
@@ -44,7 +47,9 @@ static void copy_rest(const struct expert_set *s, struct experts_view *v)
     v->expert_bytes = s->expert_bytes;
     v->plan = s->plan;
     v->n_move = s->n_move;
-    memcpy(v->move, s->move, (size_t)s->n_move * sizeof(*v->move));
+    if (s->n_move)
+        memcpy(v->move, s->move, (size_t)s->n_move * sizeof(*v->move));
+    memcpy(v->steps, s->seen.steps, sizeof(v->steps));
     memcpy(v->why, s->why, sizeof(v->why));
     v->n_history = s->n_history;
     for (int i = 0; i < s->n_history; i++)
@@ -68,6 +73,8 @@ static void make(const struct expert_set *s, struct experts_view *v)
                                .n_rank = s->now->d.n_rank,
                                .n_slot = s->now->d.n_slot};
     v->load = xcalloc(layers * (size_t)v->n_expert, sizeof(*v->load));
+    for (int p = 0; p < CONTROLLER_PHASES; p++)
+        v->tokens[p] = xcalloc(layers * (size_t)v->n_expert, sizeof(double));
     v->map = xcalloc(layers * slots, sizeof(*v->map));
     v->share = xcalloc(layers * slots, sizeof(*v->share));
     v->device = xcalloc(layers * (size_t)v->n_rank, sizeof(*v->device));
@@ -100,6 +107,8 @@ int experts_view(struct experts *x, const char *instance, struct experts_view *r
 void experts_view_done(struct experts_view *v)
 {
     free(v->load);
+    for (int p = 0; p < CONTROLLER_PHASES; p++)
+        free(v->tokens[p]);
     free(v->map);
     free(v->share);
     free(v->device);

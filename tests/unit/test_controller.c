@@ -370,8 +370,9 @@ static void hysteresis(void **st)
     w->lim.min_gain = 0.01;
     pass(w, 5 * DWELL);
     assert_int_equal(w->moves, 0);
-    assert_int_equal(controller_preview(w->c, &w->r, &w->dev, &w->lim, w->now, &act, &e),
-                     0);
+    assert_int_equal(
+        controller_preview(w->c, &w->r, &w->dev, &w->lim, CONTROLLER_INCREMENT, &act, &e),
+        0);
     assert_true(act->n_move > 0);
     w->lim.enter = 0.955;
     w->lim.min_gain = 0.2; /* as much is not to be had */
@@ -461,8 +462,9 @@ static void on_request(void **st)
     w->lim.policy = CONTROLLER_OFF;
     topic(w, 1);
     pass(w, 2 * DWELL);
-    assert_int_equal(controller_preview(w->c, &w->r, &w->dev, &w->lim, w->now, &act, &e),
-                     0);
+    assert_int_equal(
+        controller_preview(w->c, &w->r, &w->dev, &w->lim, CONTROLLER_INCREMENT, &act, &e),
+        0);
     assert_true(act->advice && act->n_move > 0 && act->layer[0].gain_us > 0);
     assert_true(act->layer[0].after > act->layer[0].before);
     assert_int_equal(controller_in_hand(w->c), 0);
@@ -494,8 +496,9 @@ static void on_request(void **st)
     finish_moves(w);
     assert_true(balanced(w) > 0.85);
     w->r.d.n_slot = S + 1;
-    assert_int_equal(controller_preview(w->c, &w->r, &w->dev, &w->lim, w->now, &act, &e),
-                     -1);
+    assert_int_equal(
+        controller_preview(w->c, &w->r, &w->dev, &w->lim, CONTROLLER_INCREMENT, &act, &e),
+        -1);
     end(w);
 }
 

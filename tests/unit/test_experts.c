@@ -14,6 +14,7 @@
 
 enum { L = 2, X = 16, D = 4, S = 6, SLOTS = D * S, MOST = 256 };
 static const int64_t SEC = 1000000;
+static const struct experts_who who = {"ops", "a test"};
 
 struct engine {
     struct metric_page *page;
@@ -303,36 +304,37 @@ static void test_operator(void **state)
     struct experts_view v;
     struct err e = {0};
     char names[4][64];
+    uint64_t plan = 0;
 
     begin(&g, CONTROLLER_OFF);
     assert_int_equal(experts_list(g.x, names, 4), 1);
     assert_string_equal(names[0], "main");
     run(&g, 30);
-    assert_int_equal(experts_freeze(g.x, "main", true, "ops", "a test", &e), 0);
-    assert_int_equal(experts_freeze(g.x, "main", true, "ops", "", &e), -1);
-    assert_int_equal(experts_apply(g.x, "main", CONTROLLER_PLANNER, "ops", g.now, &e),
-                     -1);
+    assert_int_equal(experts_freeze(g.x, "main", true, &who, "a test", &e), 0);
+    assert_int_equal(experts_freeze(g.x, "main", true, &who, "", &e), -1);
+    assert_int_equal(
+        experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, g.now, &plan, &e), -1);
     assert_int_equal(e.code, ERR_CONFLICT);
     experts_gone(g.x, &g); /* it stays frozen over a restart of the engine */
     ready(&g);
     view(&g, &v);
     assert_true(v.frozen);
     experts_view_done(&v);
-    assert_int_equal(experts_freeze(g.x, "main", false, "ops", "", &e), 0);
+    assert_int_equal(experts_freeze(g.x, "main", false, &who, "", &e), 0);
     run(&g, 30);
-    if (experts_apply(g.x, "main", CONTROLLER_PLANNER, "ops", g.now, &e) < 0)
+    if (experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, g.now, &plan, &e) < 0)
         fail_msg("%s", e.msg);
     assert_true(g.n_got > 0);
-    assert_int_equal(experts_apply(g.x, "main", CONTROLLER_PLANNER, "ops", g.now, &e),
-                     -1);
-    assert_int_equal(experts_freeze(g.x, "main", true, "ops", "", &e), 0);
+    assert_int_equal(
+        experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, g.now, &plan, &e), -1);
+    assert_int_equal(experts_freeze(g.x, "main", true, &who, "", &e), 0);
     assert_int_equal(g.n_cancel, 1); /* the plan is called back */
     for (int i = 0; i < g.n_got; i++)
         news(&g, &g.got[i], MOVE_ABORTED, "queued: it was called back");
     view(&g, &v);
     assert_int_equal(v.plan, 0);
     experts_view_done(&v);
-    assert_int_equal(experts_freeze(g.x, "other", true, "ops", "", &e), -1);
+    assert_int_equal(experts_freeze(g.x, "other", true, &who, "", &e), -1);
     assert_int_equal(e.code, ERR_NOTFOUND);
     end(&g);
 }
@@ -358,7 +360,7 @@ static void test_frozen_is_kept(void **state)
         view(&g, &v);
         assert_int_equal(v.frozen, turn == 1);
         experts_view_done(&v);
-        if (turn < 2 && experts_freeze(g.x, "main", turn == 0, "ops", "why", &e) < 0)
+        if (turn < 2 && experts_freeze(g.x, "main", turn == 0, &who, "why", &e) < 0)
             fail_msg("%s", e.msg);
         assert_int_equal(freeze_list(store, names, 4, &e), turn == 0);
         store_close(store);

@@ -1,0 +1,174 @@
+"""Experts that can move: what is shown of them over REST and in llmctl, dry runs, orders,
+and the same text whatever moves."""
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import rack as rack_module
+from rack import BIN, SLOW, wait_for
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "tools"))
+
+TEXT = "/v1/completions"
+EXPERTS, RANKS, SLOTS = 8, 4, 3
+CONFIG = """
+rack: cpu:4
+model_roots: [{root}]
+models: {{moe: {{path: {path}}}}}
+instances:
+  main: {{model: moe, ctx: 512, step_tok: 64, kv: {{mib: 16}}, layout: {{adp: 4, ep: 4}},
+          experts: {{spare: 1, policy: off, sample_ms: 100}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def moe(tmp_path_factory):
+    tiny_models = pytest.importorskip("tiny_models")
+    root = tmp_path_factory.mktemp("experts")
+    tiny_models.write(tiny_models.Spec(family="qwen3_moe"), str(root / "moe"))
+    (root / "llmrackd.yaml").write_text(CONFIG.format(root=root, path=root / "moe"))
+    r = rack_module.Rack("--config", str(root / "llmrackd.yaml"), model=None)
+    yield r
+    assert r.p.poll() is None, "the daemon ended during the tests: " + r.logged()
+    r.stop()
+
+
+def ask(rack, i, n=12):
+    status, body, _ = rack.post(TEXT, {"prompt": f"{i} the inner heart of it", "max_tokens": n,
+                                       "temperature": 0, "ignore_eos": True})
+    assert status == 200, body
+    return body["choices"][0]["text"]
+
+
+def shown(rack, path=""):
+    (one,) = rack.local("/api/v1/experts" + path)["experts"]
+    return one
+
+
+def order(rack, what, **body):
+    status, _, data = rack.local_request("POST", "/api/v1/experts/" + what, body)
+    return status, json.loads(data)
+
+
+def operation(rack, said):
+    """The operation of an answer, when it has ended."""
+    def ended():
+        op = rack.local("/api/v1/operations/" + said["operation"])
+        return op["state"] != "running" and op
+    return wait_for(ended, 60)
+
+
+def journal(rack, what):
+    rows = rack.local("/api/v1/journal?limit=200")["journal"]
+    return [r for r in rows if r["what"] == what]
+
+
+def loaded(rack):
+    """Requests, until the daemon has counted them: its loads are not zero any more."""
+    def counted():
+        ask(rack, 1)
+        return sum(shown(rack)["layers"][0]["load"]) > 0
+    wait_for(counted, 60)
+
+
+def test_what_is_shown(moe):
+    """Every layer with loads, the table as loaded, phases apart; they agree with each other."""
+    loaded(moe)
+    x = shown(moe)
+    assert (x["instance"], x["n_experts"], x["n_devices"], x["n_slots"]) == (
+        "main", EXPERTS, RANKS, SLOTS)
+    assert x["device_ids"] == [f"cpu{i}" for i in range(RANKS)]
+    assert x["policy"] == "off" and not x["frozen"] and x["plan"] == 0
+    assert x["prefill_steps"] > 0 and x["decode_steps"] > 0
+    assert [y["layer"] for y in x["layers"]] == list(range(x["n_layers"]))
+    for y in x["layers"]:
+        assert y["map"] == [0, 1, -1, 2, 3, -1, 4, 5, -1, 6, 7, -1] and y["copies"] == EXPERTS
+        assert y["imbalance"] == pytest.approx(max(y["load"]) * EXPERTS / sum(y["load"]), rel=1e-3)
+        assert y["balancedness"] == y["balancedness_loaded"]
+        assert y["balancedness"] == pytest.approx(
+            sum(y["devices"]) / RANKS / max(y["devices"]), rel=1e-3)
+        assert sum(y["devices"]) == pytest.approx(sum(y["load"]), rel=1e-3)
+        for phase in "prefill", "decode":
+            assert sum(y[phase]["assignments"]) > 0 and y[phase]["imbalance"] >= 1
+    (one,) = shown(moe, "?layer=1")["layers"]
+    assert one["layer"] == 1
+    assert moe.local_request("GET", "/api/v1/experts?instance=other")[0] == 404
+
+
+def test_plan_apply_and_the_same_text(moe):
+    """A dry run moves nothing; what it says is what apply does, while requests run; their
+    text stays, and so does that of later ones."""
+    loaded(moe)
+    with ThreadPoolExecutor(4) as pool:
+        want = list(pool.map(lambda i: ask(moe, i, 24), range(8)))
+        for method in "planner", "eplb", "increment":
+            before = [y["map"] for y in shown(moe)["layers"]]
+            status, plan = order(moe, "plan", method=method)
+            assert status == 200 and plan["method"] == method
+            assert [y["map"] for y in shown(moe)["layers"]] == before
+            assert sum(y["moves"] for y in plan["layers"]) == len(plan["moves"])
+            assert plan["bytes"] == sum(m["bytes"] for m in plan["moves"])
+            answers = [pool.submit(ask, moe, i, 24) for i in range(8)]
+            status, said = order(moe, "apply", method=method, instance="main")
+            assert status == 202, said
+            op = operation(moe, said)
+            assert op["state"] == "done" and op["kind"] == "experts.apply", op
+            assert [a.result() for a in answers] == want
+    x = shown(moe)
+    assert x["moves_done"] > 0 and x["moves_aborted"] == 0 and x["bytes_moved"] > 0
+    assert any(y["copies"] > EXPERTS for y in x["layers"])
+    events = moe.local("/api/v1/experts/history?limit=64")["history"]
+    (first,) = [e for e in events if e["what"] == "plan" and e["plan"] == 1 and
+                e["predicted_us"] is not None]
+    assert first["bytes"] > 0 and first["instance"] == "main"
+    assert any(e["what"] == "move" and e["bytes"] > 0 for e in events)
+    rows = journal(moe, "experts.apply")
+    assert len(rows) == 3 and all(r["actor"] != "daemon" and r["subject"] == "main" for r in rows)
+
+
+def test_freeze_and_thaw(moe):
+    assert order(moe, "freeze", reason="a test") == (200, {"instance": "main", "frozen": True})
+    assert shown(moe)["frozen"]
+    status, said = order(moe, "apply")
+    assert status == 409 and "frozen" in said["error"]["message"]
+    assert order(moe, "freeze")[0] == 409
+    assert order(moe, "plan")[0] == 200  # a dry run moves nothing
+    assert order(moe, "thaw")[0] == 200 and not shown(moe)["frozen"]
+    assert "a test" in journal(moe, "experts.freeze")[0]["detail"]
+    assert journal(moe, "experts.thaw")
+    for body, says in ({"method": "best"}, "no method"), ({"instance": "x"}, "'x'"), ({"a": 1}, "'a'"):
+        status, said = order(moe, "plan", **body)
+        assert status in (400, 404) and says in said["error"]["message"], said
+    key = moe.key("read")
+    assert moe.request("POST", "/api/v1/experts/apply", {}, key)[0] == 403
+
+
+def ctl(rack, *words):
+    out = subprocess.run([os.path.join(BIN, "llmctl"), "-y", "--socket", rack.sock, *words],
+                         capture_output=True, text=True, timeout=60 * SLOW)
+    return out.returncode, out.stdout + out.stderr
+
+
+def test_verbs(moe):
+    """Without a terminal the map is of digits; a layer is devices by experts."""
+    loaded(moe)
+    code, text = ctl(moe, "experts", "show")
+    rows = [line.split() for line in text.splitlines()]
+    head = rows.index(["LAYER", "R", "BEFORE", "NOW", "COPIES", "EXPERTS", "DEVICES"])
+    line = rows[head + 1]
+    assert code == 0 and line[0] == "0" and len(line[5]) == EXPERTS and len(line[6]) == RANKS
+    assert set(line[5]) <= set(".0123456789") and "\x1b" not in text
+    code, text = ctl(moe, "experts", "show", "1")
+    assert code == 0 and "layer 1  R " in text
+    assert sum(line.startswith("cpu") for line in text.splitlines()) == RANKS
+    assert ctl(moe, "experts", "show", "99")[0] != 0
+    assert "saves a step" in ctl(moe, "experts", "plan", "planner")[1]
+    code, text = ctl(moe, "experts", "apply", "planner")
+    assert code == 0 and ("moves done" in text or "nothing to move" in text), text
+    assert "PREDICTED" in ctl(moe, "experts", "history")[1]
+    assert ctl(moe, "experts", "freeze", "reason", "a test") == (0, "experts of main are frozen\n")
+    assert ctl(moe, "experts", "thaw") == (0, "experts of main may move\n")
