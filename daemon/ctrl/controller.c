@@ -168,7 +168,7 @@ static void look_at_hand(struct controller *c, const struct controller_devices *
         }
     if (l->frozen)
         call_back(c, "the experts are frozen");
-    else if (l->policy != CONTROLLER_AUTO)
+    else if (l->policy != CONTROLLER_AUTO && !c->asked)
         call_back(c, "the policy is not auto any more");
     else if (l->deadline_us > 0 && now_us - c->hand_us >= l->deadline_us)
         call_back(c, "it was not over by its deadline");
@@ -197,6 +197,7 @@ static void take_up(struct controller *c, bool carried, int64_t now_us)
         return;
     c->hand = c->act.plan;
     c->hand_us = now_us;
+    c->asked = false;
     memset(c->hand_to, 0, (size_t)c->n_rank);
     for (int i = 0; i < c->act.n_move; i++)
         c->hand_to[c->act.move[i].device] |= c->act.move[i].kind != EXPERT_RETIRE;
@@ -340,6 +341,7 @@ int controller_replan(struct controller *c, const struct routes *r,
     if (propose(c, r, d, l, m, e) < 0)
         return -1;
     take_up(c, true, now_us);
+    c->asked = c->act.n_move > 0;
     return 0;
 }
 

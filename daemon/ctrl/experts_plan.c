@@ -182,7 +182,7 @@ void experts_act(struct expert_set *s, const struct controller_actions *a, bool 
     pthread_mutex_unlock(&s->x->lock);
     for (int i = 0; i < a->n_outcome; i++)
         tell_outcome(s, &a->outcome[i]);
-    if (a->call_back && a->call_back == s->plan)
+    if (a->call_back && a->call_back == s->plan && !s->failed)
         experts_call_back(s, a->why);
     if (a->advice && !own) {
         if (a->n_move && news(s, a))

@@ -325,6 +325,8 @@ static void test_operator(void **state)
     if (experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, g.now, &plan, &e) < 0)
         fail_msg("%s", e.msg);
     assert_true(g.n_got > 0);
+    run(&g, 30); /* the policy is off: it was asked for all the same */
+    assert_int_equal(g.n_cancel, 0);
     assert_int_equal(
         experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, g.now, &plan, &e), -1);
     assert_int_equal(experts_freeze(g.x, "main", true, &who, "", &e), 0);
