@@ -25,7 +25,6 @@
 #include "base/queue.h"
 #include "daemon/ctrl/router_ctl.h"
 #include "daemon/ctrl/affinity.h"
-#include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/router_int.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
@@ -121,8 +120,7 @@ static bool better(const struct target *a, const struct target *b)
     return a->load < b->load;
 }
 
-/* The best target of that name, or of any with NULL. Under the lock. */
-static struct target *by_name(struct router *r, const char *name)
+struct target *router_named(struct router *r, const char *name)
 {
     struct target *best = NULL;
 
@@ -158,7 +156,7 @@ static int list_names(struct router *r, struct buf *out)
 /* The target that a request without or with a name means; NULL and why. */
 static struct target *resolve(struct router *r, const char *name, struct err *e)
 {
-    struct target *t = by_name(r, name);
+    struct target *t = router_named(r, name);
     struct buf names;
     int n;
 
@@ -166,7 +164,7 @@ static struct target *resolve(struct router *r, const char *name, struct err *e)
         err_set(e, ERR_UNAVAIL, "no model is configured");
         return NULL;
     }
-    if (!by_name(r, NULL)->model) {
+    if (!router_named(r, NULL)->model) {
         err_set(e, ERR_UNAVAIL, "no model is loaded yet");
         return NULL;
     }
@@ -214,7 +212,7 @@ void router_hot(struct router *r, const struct served *m, struct served_hot *ret
     struct target *t;
 
     pthread_mutex_lock(&r->lock);
-    t = by_name(r, m->name);
+    t = router_named(r, m->name);
     list_for(it, &r->targets)
     {
         struct target *o = list_entry(it, struct target, link);
@@ -234,7 +232,7 @@ int router_models(struct router *r, const struct served **ret, int max)
     {
         struct target *t = list_entry(it, struct target, link);
         /* of several engines with one name: the one that is asked */
-        if (n < max && t->model && by_name(r, t->model->pub.name) == t) {
+        if (n < max && t->model && router_named(r, t->model->pub.name) == t) {
             atomic_fetch_add(&t->model->refs, 1);
             ret[n++] = &t->model->pub;
         }
@@ -328,124 +326,17 @@ int router_not_ready(const struct target *t, struct err *e)
     }
 }
 
-/* Tokens that a request may still be answered with. */
-static int64_t max_answer(const struct served *m, const struct gen_params *p)
-{
-    return p->max_tokens < 0 ? m->n_ctx - p->n_prompt : p->max_tokens - p->n_gen;
-}
-
-/* Blocks of a prompt by their hashes, made before the lock is taken. */
-struct prefix {
-    uint64_t *hash; /* NULL without memory, or where there is no whole block */
-    int n;
-};
-
-static struct prefix prefix_of(const struct gen_submit *g)
-{
-    struct prefix p = {NULL, g->params.n_prompt / AFFINITY_BLOCK};
-
-    if (p.n > 0 && !g->params.no_cache)
-        p.hash = try_calloc((size_t)p.n, sizeof(*p.hash));
-    if (p.hash)
-        affinity_hash(g->params.salt, g->prompt, g->params.n_prompt, p.hash);
-    else
-        p.n = 0;
-    return p;
-}
-
-static struct affinity_choice choice_of(const struct target *t, const struct prefix *p)
-{
-    int64_t blocks = t->st.n_blocks;
-    int used = (int)metric_get(t->page->page, M_KV_BLOCKS_USED, 0);
-
-    return (struct affinity_choice){
-        .load = t->load + t->end.help_load,
-        .cached = t->sent && p->n
-                      ? (int64_t)affinity_match(t->sent, p->hash, p->n) * AFFINITY_BLOCK
-                      : 0,
-        .kv_free = blocks ? (blocks - used) * t->st.block_tok : -1,
-    };
-}
-
-struct target *router_nearest(struct target **all, int n, const struct wire_add *a)
-{
-    const struct gen_submit g = {.params = a->params, .prompt = a->prompt};
-    struct affinity_choice c[ROUTER_CHOICES];
-    struct prefix p = prefix_of(&g);
-    struct target *best;
-
-    for (int i = 0; i < n; i++)
-        c[i] = choice_of(all[i], &p);
-    best = all[affinity_pick(c, n, a->params.n_prompt, 0)];
-    if (best->sent && p.n)
-        affinity_add(best->sent, p.hash, p.n);
-    free(p.hash);
-    return best;
-}
-
-/* Does a ready engine serve m that is not there for prompts only? Under the lock. */
-static bool has_answerer(struct router *r, const struct served *m)
-{
-    list_for(it, &r->targets)
-    {
-        const struct target *t = list_entry(it, struct target, link);
-        if (t->end.role != CONF_ROLE_PREFILL && t->model &&
-            router_same_model(&t->model->pub, m) && router_not_ready(t, NULL) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* Where n requests for m go: of the ready targets that have room the one that is done
- * first, by load and by what of the prompt it has. One that is there for prompts takes
- * whole requests only where there is no other. NULL and why. Under the lock. */
-static struct target *choose(struct router *r, const struct served *m,
-                             const struct gen_submit *g, int n, const struct prefix *p,
-                             struct err *e)
-{
-    struct target *all[ROUTER_CHOICES], *full = NULL, *other = by_name(r, m->name);
-    struct affinity_choice c[ROUTER_CHOICES];
-    bool answerer = has_answerer(r, m);
-    int k = 0;
-
-    list_for(it, &r->targets)
-    {
-        struct target *t = list_entry(it, struct target, link);
-        if (!t->model || !router_same_model(&t->model->pub, m) ||
-            router_not_ready(t, NULL) < 0 ||
-            (answerer && t->end.role == CONF_ROLE_PREFILL))
-            continue;
-        if (t->n_live + t->end.n_help + n > t->max_live) {
-            full = t;
-        } else if (k < ROUTER_CHOICES) {
-            all[k] = t;
-            c[k++] = choice_of(t, p);
-        }
-    }
-    if (k)
-        return all[affinity_pick(c, k, g->params.n_prompt, max_answer(m, &g->params))];
-    if (full)
-        err_set(e, ERR_BUSY, "the queue is full: %d requests are running or waiting",
-                full->n_live);
-    else if (!other)
-        err_set(e, ERR_UNAVAIL, "'%s' is no longer served", m->name);
-    else if (router_not_ready(other, e) == 0)
-        err_set(e, ERR_UNAVAIL, "the file of '%s' was replaced just now: try again",
-                m->name);
-    return NULL;
-}
-
 /* All of q[0..n) into table and outbox, or none. */
 static struct target *admit(struct router *r, const struct served *m,
                             const struct gen_submit *g, struct req **q, int n,
                             uint64_t *ret_ids, struct err *e)
 {
-    struct prefix p = prefix_of(g); /* all are choices of one prompt */
+    struct router_prefix p = router_prefix_of(g); /* all are choices of one prompt */
     struct target *t;
     bool here;
 
     pthread_mutex_lock(&r->lock);
-    t = choose(r, m, g, n, &p, e);
+    t = router_choose(r, m, g, n, &p, e);
     here = t && t->sent && p.n && affinity_match(t->sent, p.hash, p.n) == p.n;
     if (t && t->sent && p.n)
         affinity_add(t->sent, p.hash, p.n);
@@ -454,7 +345,7 @@ static struct target *admit(struct router *r, const struct served *m,
         q[i]->add.params.group = n > 1 ? ret_ids[0] : 0;
         q[i]->target = t;
         q[i]->at_home = here;
-        q[i]->left = q[i]->n_prompt + max_answer(m, &q[i]->add.params);
+        q[i]->left = q[i]->n_prompt + router_max_answer(m, &q[i]->add.params);
         list_push(&r->bucket[q[i]->id % ROUTER_BUCKETS], &q[i]->link);
         list_push(&t->outbox, &q[i]->outbox);
         t->n_live++;
@@ -505,8 +396,10 @@ void router_move(struct router *r, struct target *from)
         struct req *q = list_entry(it, struct req, outbox);
         const struct gen_submit g = {.params = q->add.params, .prompt = q->add.prompt};
         int n = group_of(from, it);
-        struct prefix p = n ? prefix_of(&g) : (struct prefix){NULL, 0};
-        struct target *to = n ? choose(r, &from->model->pub, &g, n, &p, NULL) : NULL;
+        struct router_prefix p =
+            n ? router_prefix_of(&g) : (struct router_prefix){NULL, 0};
+        struct target *to =
+            n ? router_choose(r, &from->model->pub, &g, n, &p, NULL) : NULL;
 
         if (to == from)
             to = NULL;

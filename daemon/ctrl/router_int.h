@@ -112,6 +112,23 @@ void router_req_free(struct req *q); /* NULL allowed */
 int router_not_ready(const struct target *t, struct err *e);
 /* The one of these names, made when it is new. Under the lock. */
 struct account *router_account(struct router *r, const char *model, const char *instance);
+/* The best target of that name, or of any with NULL. Under the lock. */
+struct target *router_named(struct router *r, const char *name);
+/* Tokens that a request may still be answered with. */
+int64_t router_max_answer(const struct served *m, const struct gen_params *p);
+/* Blocks of a prompt by their hashes, made without the lock where that can be; free hash.
+ */
+struct router_prefix {
+    uint64_t *hash; /* NULL without memory, or where there is no whole block */
+    int n;
+};
+struct router_prefix router_prefix_of(const struct gen_submit *g);
+/* Where n requests for m go: of the ready targets that have room the one that is done
+ * first. One that is there for prompts takes whole requests only where there is no other.
+ * NULL and why. Under the lock. */
+struct target *router_choose(struct router *r, const struct served *m,
+                             const struct gen_submit *g, int n,
+                             const struct router_prefix *p, struct err *e);
 /* Of n engines the one that has computed the prompt first; it is taken for told. Under
  * the lock. */
 struct target *router_nearest(struct target **all, int n, const struct wire_add *a);

@@ -97,23 +97,6 @@ static void enter(struct supervisor *s, enum instance_state state)
 
 /* ---- failure and the next try ---- */
 
-/* What the dead engine left in its gauges is no longer so. */
-static void clear_gauges(struct metric_page *p)
-{
-    static const int rows[] = {M_RUNNING,         M_WAITING,
-                               M_WAITING_BY,      M_KV_USAGE,
-                               M_KV_BLOCKS_FREE,  M_KV_BLOCKS_CACHED,
-                               M_KV_BLOCKS_USED,  M_HANDOFF_EXPORTS,
-                               M_HANDOFF_HELD,    M_HANDOFF_EXPORT_BLOCKS,
-                               M_HANDOFF_IMPORTS, M_HANDOFF_QUARANTINED};
-
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        metric_set(p, rows[i], 0, 0);
-    metric_set(p, M_WAITING_BY, 1, 0);
-    for (int state = 1; state < 4; state++)
-        metric_set(p, M_HANDOFF_IMPORTS, state, 0);
-}
-
 static void wait_and_retry(struct supervisor *s, enum instance_state state,
                            const struct err *why)
 {
@@ -239,17 +222,7 @@ static void on_kv(void *arg, enum wire_kind kind, const void *p, size_t n)
 static void on_finish(void *arg, const struct wire_finish *w)
 {
     struct supervisor *s = arg;
-    struct gen_finish f = {
-        .reason = FINISH_ERROR,
-        .stop_id = w->stop_id,
-        .n_prompt = w->n_prompt,
-        .n_cached = w->n_cached,
-        .n_out = w->n_out,
-        .n_preempted = w->n_preempted,
-        .queue_us = w->queue_us,
-        .prefill_us = w->prefill_us,
-        .decode_us = w->decode_us,
-    };
+    struct gen_finish f;
     struct err e = {0};
 
     if (w->id == WARMING_ID) {
@@ -257,19 +230,11 @@ static void on_finish(void *arg, const struct wire_finish *w)
             on_warmed(s, w);
         return;
     }
-    if (w->reason == FINISH_RETURNED) {
+    facts_finish(w, &f, &e);
+    if (f.reason == FINISH_RETURNED)
         target_return(s->cfg.target, w->id);
-        return;
-    }
-    if ((w->reason >= 0 && w->reason < FINISH_ERROR) || w->reason == FINISH_HANDOFF) {
-        f.reason = (enum finish_reason)w->reason;
-    } else {
-        bool known = w->code > ERR_OK && w->code < ERR_COUNT;
-        err_set(&e, known ? (enum err_code)w->code : ERR_INTERNAL, "%s",
-                w->msg[0] ? w->msg : "the engine gave no reason");
-        f.error = &e;
-    }
-    target_finish(s->cfg.target, w->id, &f);
+    else
+        target_finish(s->cfg.target, w->id, &f);
 }
 
 static void on_writable(void *arg)
@@ -310,7 +275,7 @@ static void on_gone(void *arg, bool asked, const struct err *why)
     s->told = false;
     warming_end(&s->warming, target_page(s->cfg.target), target_experts(s->cfg.target));
     loop_fd_set(s->orders, EPOLLIN);
-    clear_gauges(target_page(s->cfg.target));
+    facts_clear(target_page(s->cfg.target));
     if (target_ranks(s->cfg.target))
         rankpage_clear(target_ranks(s->cfg.target));
     if (target_experts(s->cfg.target))

@@ -475,7 +475,7 @@ static void modes_change_under_load(void **state)
     for (int m = 0; m < 5; m++) {
         begin(f, modes[m]);
         while (!f->done) {
-            if (n < 400)
+            if (n < 400 && router_live(f->r) < 16)
                 ask(f, P_WELL, D_WELL, &s[n++]);
             loop_once(f->l, clock_now_us(clock_real()) + 1000, NULL);
         }
