@@ -36,6 +36,10 @@
             "requests that may wait; more are refused"),                                 \
         INT(T, P kv_mib, "kv-mib", 0, 1 << 24, "0", "MIB",                               \
             "size of the KV pool; 0 = from max-seqs and the context"),                   \
+        INT(T, P kv_host_mib, "kv-host-mib", 0, 1 << 24, "0", "MIB",                     \
+            "KV in host memory that left the pool; 0 = none"),                           \
+        INT(T, P kv_disk_mib, "kv-disk-mib", 0, 1 << 24, "0", "MIB",                     \
+            "KV on disk that left host memory; 0 = none"),                               \
         INT(T, P ctx, "ctx", 0, 1 << 24, "0", "N", "context length; 0 = the model's"),   \
         ENUM(T, P kv_type, "kv-type", "auto|f16|bf16", "auto",                           \
              "number format of the KV"),                                                 \
@@ -117,6 +121,7 @@ const struct opt_def engine_opt_defs[] = {
         "page of the experts"),
     STR(engine_opts, secret, "secret", "", "HEX",
         "key of the prefix hash, 32 hex digits"),
+    STR(engine_opts, kv_file, "kv-file", "", "FILE", "of KV on disk, an absolute path"),
     STR(engine_opts, log_level, "log-level", "info", "error|warn|info|debug",
         "how much is logged"),
     ENUM(engine_opts, role, "role", "both|prefill|decode", "both",

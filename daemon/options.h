@@ -23,14 +23,15 @@ struct instance_opts {
     int64_t max_waiting; /* queue bound */
     int64_t kv_mib;      /* KV pool; 0 = sized for max_seqs at a quarter of the context,
                             bounded by a quarter of RAM */
-    int64_t ctx;         /* context; 0 = the model's */
-    int kv_type;         /* auto | f16 | bf16 */
-    int64_t threads;     /* kernel threads; 0 = one per CPU of the process */
-    int isa;             /* auto | portable | avx2 | avx512 */
-    int backend;         /* cpu (| far in test builds) */
-    int executor;        /* ranks | null */
-    bool reuse;          /* prefix cache */
-    int64_t pp, tp, ep;  /* layout over ranks */
+    int64_t kv_host_mib, kv_disk_mib; /* tiers below it; 0 = none */
+    int64_t ctx;                      /* context; 0 = the model's */
+    int kv_type;                      /* auto | f16 | bf16 */
+    int64_t threads;                  /* kernel threads; 0 = one per CPU of the process */
+    int isa;                          /* auto | portable | avx2 | avx512 */
+    int backend;                      /* cpu (| far in test builds) */
+    int executor;                     /* ranks | null */
+    bool reuse;                       /* prefix cache */
+    int64_t pp, tp, ep;               /* layout over ranks */
     bool sp;
     int64_t cp, cp_u, adp;
     int cp_method;                   /* allgather | ring | striped | ulysses | usp */
@@ -112,9 +113,10 @@ struct daemon_opts {
 struct engine_opts {
     struct instance_opts inst;
     int64_t fd, page_fd,
-        ranks_fd,       /* the wire socket, the metric page, that of the ranks */
-        experts_fd;     /* and that of the experts */
-    const char *secret; /* 32 hex digits: prefix hash key */
+        ranks_fd,        /* the wire socket, the metric page, that of the ranks */
+        experts_fd;      /* and that of the experts */
+    const char *kv_file; /* of KV on disk */
+    const char *secret;  /* 32 hex digits: prefix hash key */
     const char *log_level;
     int role;           /* enum engine_role */
     int64_t handoff_ms; /* lease of a handoff */

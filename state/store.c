@@ -531,6 +531,15 @@ bool store_tend(struct store *s) { return folder_reserve_keep(s->dir); }
 
 int store_schema_version(const struct store *s) { return s->version; }
 
+char *store_file(const struct store *s, const char *name)
+{
+    char *dir = realpath(store_dir(s), NULL);
+    char *path = xasprintf("%s/%s", dir ? dir : store_dir(s), name);
+
+    free(dir);
+    return path;
+}
+
 void store_secret(const struct store *s, uint8_t ret[16])
 {
     memcpy(ret, s->secret, SECRET_BYTES);

@@ -30,6 +30,8 @@ int store_open(const char *dir, struct store **ret, struct err *e);
 int store_open_read(const char *dir, struct store **ret, struct err *e);
 void store_close(struct store *s);
 int store_schema_version(const struct store *s);
+/* The absolute path of a file in the state folder (malloc'd). */
+char *store_file(const struct store *s, const char *name);
 /* 16 random bytes made once per store: the secret of the prefix hash. */
 void store_secret(const struct store *s, uint8_t ret[16]);
 

@@ -19,7 +19,7 @@ enum { MAX_INSTANCES = 128, REASON_MAX = 160, ORDER_S = 3600 };
 static const char *const kinds[] = {
     [FLEET_ORDER_START] = "instance.start",     [FLEET_ORDER_STOP] = "instance.stop",
     [FLEET_ORDER_RESTART] = "instance.restart", [FLEET_ORDER_DRAIN] = "instance.drain",
-    [FLEET_ORDER_UNDRAIN] = "instance.undrain",
+    [FLEET_ORDER_UNDRAIN] = "instance.undrain", [FLEET_ORDER_WIPE] = "instance.wipe",
 };
 
 /* The engines of one instance at a glance. */
@@ -102,6 +102,9 @@ static enum operation_state poll_order(void *arg, char message[512])
         }
         snprintf(message, 512, g.alive ? "%d requests run" : "stopped", g.live);
         return g.alive ? OPERATION_RUNNING : OPERATION_DONE;
+    case FLEET_ORDER_WIPE:
+        snprintf(message, 512, "its engines were told");
+        return OPERATION_DONE;
     case FLEET_ORDER_UNDRAIN:
         snprintf(message, 512, "%s", instance_state_name(g.state));
         return g.state == INSTANCE_DRAINING ? OPERATION_RUNNING : OPERATION_DONE;
@@ -149,3 +152,4 @@ void control_instance_stop(struct conn *c) { give(c, FLEET_ORDER_STOP); }
 void control_instance_restart(struct conn *c) { give(c, FLEET_ORDER_RESTART); }
 void control_instance_drain(struct conn *c) { give(c, FLEET_ORDER_DRAIN); }
 void control_instance_undrain(struct conn *c) { give(c, FLEET_ORDER_UNDRAIN); }
+void control_instance_wipe(struct conn *c) { give(c, FLEET_ORDER_WIPE); }

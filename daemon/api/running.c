@@ -48,6 +48,12 @@ static void put_kv(struct jw *w, const struct instance_status *s)
         jw_num(w, s->kv_hits / s->kv_queries);
     else
         jw_null(w);
+    jw_kint(w, "host_blocks", s->kv_tier[0].blocks);
+    jw_kint(w, "host_size", s->kv_tier[0].size);
+    jw_knum(w, "host_hits", s->kv_tier[0].hits);
+    jw_kint(w, "disk_blocks", s->kv_tier[1].blocks);
+    jw_kint(w, "disk_size", s->kv_tier[1].size);
+    jw_knum(w, "disk_hits", s->kv_tier[1].hits);
     jw_obj_end(w);
 }
 

@@ -235,6 +235,7 @@ static int on_frame(struct child *g, enum wire_kind kind, const void *p, size_t 
         struct wire_fail fail;
         struct wire_finish finish;
         struct wire_moved moved;
+        struct wire_note note;
     } m;
 
     switch (kind) {
@@ -251,6 +252,7 @@ static int on_frame(struct child *g, enum wire_kind kind, const void *p, size_t 
     case WIRE_LOADING:
     case WIRE_READY:
     case WIRE_FAIL:
+    case WIRE_NOTE:
     case WIRE_FINISH:
     case WIRE_MOVED:
         if (wire_parse(kind, p, n, &m, e) < 0)
@@ -260,6 +262,8 @@ static int on_frame(struct child *g, enum wire_kind kind, const void *p, size_t 
         return err_set(e, ERR_SYNTAX, "the engine sent a %s message",
                        wire_kind_name(kind));
     }
+    if (kind == WIRE_NOTE)
+        g->news.note(g->arg, &m.note);
     if (kind == WIRE_HELLO)
         return on_hello(g, &m.hello, e);
     if (kind == WIRE_LOADING)
@@ -457,6 +461,14 @@ void child_spin(struct child *g, bool on)
 
     if (!g->hung_up)
         said(g, wire_send(g->conn, WIRE_SPIN, &part, 1, &e), &e);
+}
+
+void child_wipe(struct child *g)
+{
+    struct err e = {0};
+
+    if (!g->hung_up)
+        said(g, wire_send(g->conn, WIRE_KV_WIPE, NULL, 0, &e), &e);
 }
 
 void child_yield(struct child *g)

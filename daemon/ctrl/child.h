@@ -34,6 +34,7 @@ struct child_cfg {
     const cpu_set_t *cpus; /* that it may use; NULL = as we */
     uint8_t secret[16];
     const char *log_level;
+    const char *kv_file;  /* where its disk tier may be; NULL = nowhere */
     const char *instance; /* whose its lines are in the log; copied, NULL allowed */
 };
 
@@ -49,7 +50,8 @@ struct child_news {
     /* RESERVED EXPORT PULLED LOST, checked, n bytes at p. */
     void (*kv)(void *arg, enum wire_kind kind, const void *p, size_t n);
     void (*moved)(void *arg, const struct wire_moved *m);
-    void (*writable)(void *arg); /* after child_full was true */
+    void (*note)(void *arg, const struct wire_note *n); /* for the journal */
+    void (*writable)(void *arg);                        /* after child_full was true */
     /* asked: it was told to stop. why: its own sentence, or how the process ended. */
     void (*gone)(void *arg, bool asked, const struct err *why);
 };
@@ -68,6 +70,8 @@ void child_add(struct child *g, const struct wire_add *a);
 void child_cancel(struct child *g, uint64_t id);
 /* May its threads spin? For one that is ready. */
 void child_spin(struct child *g, bool on);
+/* Forget what is in the tiers below its KV. */
+void child_wipe(struct child *g);
 /* Give back what waits. */
 void child_yield(struct child *g);
 /* A region of an engine of the other pool; fd stays the caller's. */

@@ -93,7 +93,7 @@ struct conf_instance {
         double agreement_min, kl_max, perplexity_ratio_max;
     } quality; /* bounds of settings that change output */
     struct {
-        int64_t mib;
+        int64_t mib, host_mib, disk_mib;
         int type; /* auto | f16 | bf16 */
         bool reuse;
         int isolate; /* enum conf_isolate: prefixes are shared within a key, or by all */

@@ -230,9 +230,26 @@ static void split(const struct check *k)
     }
 }
 
+static void tiers(const struct check *k)
+{
+    char path[160];
+
+    for (int i = 0; i < k->c->n_instances; i++) {
+        const struct conf_instance *x = &k->c->instances[i];
+
+        snprintf(path, sizeof(path), "instances.%s.kv.disk_mib", x->name);
+        if (x->kv.disk_mib && !x->kv.host_mib)
+            FAULT(k, path,
+                  "KV on disk needs a tier in host memory above it: set kv.host_mib too");
+        snprintf(path, sizeof(path), "instances.%s.kv.host_mib", x->name);
+        if (x->kv.host_mib && !x->kv.reuse)
+            FAULT(k, path, "without kv.reuse there is nothing to keep in host memory");
+    }
+}
+
 static void (*const checks[])(const struct check *k) = {
-    must_be_given, output_changes,  model_is_there, one_id_each,
-    tls_pair,      slo_has_targets, auto_or_words,  split,
+    must_be_given,   output_changes, model_is_there, one_id_each, tls_pair,
+    slo_has_targets, auto_or_words,  split,          tiers,
 };
 
 void conf_check(const struct conf *c, struct tree_node *root,

@@ -90,7 +90,8 @@ enum fleet_order {
     FLEET_ORDER_STOP,
     FLEET_ORDER_RESTART,
     FLEET_ORDER_DRAIN,
-    FLEET_ORDER_UNDRAIN
+    FLEET_ORDER_UNDRAIN,
+    FLEET_ORDER_WIPE /* its KV below the device's; nothing of it is stored */
 };
 int fleet_order(struct fleet *f, const char *instance, enum fleet_order o,
                 const char *actor, const char *origin, const char *reason, struct err *e);

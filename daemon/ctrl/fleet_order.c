@@ -17,7 +17,7 @@
 static const char *const names[] = {
     [FLEET_ORDER_START] = "instance.start",     [FLEET_ORDER_STOP] = "instance.stop",
     [FLEET_ORDER_RESTART] = "instance.restart", [FLEET_ORDER_DRAIN] = "instance.drain",
-    [FLEET_ORDER_UNDRAIN] = "instance.undrain",
+    [FLEET_ORDER_UNDRAIN] = "instance.undrain", [FLEET_ORDER_WIPE] = "instance.wipe",
 };
 
 struct order {
@@ -179,7 +179,7 @@ static int obey(struct order *v, int n, const char *what, struct err *e)
         const struct journal_note note = {v->actor,        v->origin, what,
                                           v[i].inst->name, "ok",      v->reason};
 
-        if (store_word(&v[i], e) < 0)
+        if (v->kind != FLEET_ORDER_WIPE && store_word(&v[i], e) < 0)
             return -1;
         if (f->cfg.store && journal_note(f->cfg.store, &note, &je) < 0)
             log_error("the journal lacks '%s': %s", what, je.msg);
@@ -187,6 +187,8 @@ static int obey(struct order *v, int n, const char *what, struct err *e)
             stop(&v[i]);
         else if (v->kind == FLEET_ORDER_DRAIN || v->kind == FLEET_ORDER_UNDRAIN)
             unit_drain(v[i].unit, v->kind == FLEET_ORDER_DRAIN);
+        else if (v->kind == FLEET_ORDER_WIPE)
+            unit_wipe(v[i].unit);
     }
     if (v->kind == FLEET_ORDER_START || v->kind == FLEET_ORDER_RESTART)
         start(v, n);

@@ -88,7 +88,7 @@ uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance
         ask(a, i);
     }
     memcpy(refused, a->refused, sizeof(a->refused));
-    return a->bytes;
+    return a->bytes ? a->bytes + ((uint64_t)i->kv.host_mib << 20) : 0;
 }
 
 static uint64_t number_in(const char *path, const char *fmt)

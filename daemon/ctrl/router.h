@@ -121,6 +121,10 @@ struct instance_status {
     char layout_why[160];                     /* of one that the planner chose, else "" */
     int running, waiting, kv_used, kv_cached; /* from the engine's page */
     double kv_queries, kv_hits;               /* tokens looked up and found, likewise */
+    struct {
+        int blocks, size;
+        double hits; /* tokens */
+    } kv_tier[2];    /* host memory, disk */
 };
 /* One a target: an instance whose engine is being replaced has two. */
 int router_instances(struct router *r, struct instance_status *ret, int max);

@@ -96,6 +96,11 @@ static void describe_target(const struct target *t, struct instance_status *ret)
     ret->kv_cached = (int)metric_get(p, M_KV_BLOCKS_CACHED, 0);
     ret->kv_queries = metric_get(p, M_PREFIX_QUERIES, 0);
     ret->kv_hits = metric_get(p, M_PREFIX_HITS, 0);
+    for (int i = 0; i < 2; i++) {
+        ret->kv_tier[i].blocks = (int)metric_get(p, M_KV_TIER_BLOCKS, i);
+        ret->kv_tier[i].size = (int)metric_get(p, M_KV_TIER_SIZE, i);
+        ret->kv_tier[i].hits = metric_get(p, M_KV_TIER_HITS, i);
+    }
 }
 
 int router_instances(struct router *r, struct instance_status *ret, int max)

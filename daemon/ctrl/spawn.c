@@ -66,6 +66,7 @@ static char **make_argv(const struct child_cfg *cfg, char *own[OWN_ARGS + 1])
     own[3] = xasprintf("--experts-fd=%d", EXPERTS_AT);
     own[4] = xasprintf("--secret=%s", hex);
     own[5] = xasprintf("--log-level=%s", cfg->log_level);
+    own[6] = cfg->kv_file ? xasprintf("--kv-file=%s", cfg->kv_file) : NULL;
     own[OWN_ARGS] = NULL;
     argv[n++] = (char *)cfg->program;
     for (int i = 0; own[i]; i++)

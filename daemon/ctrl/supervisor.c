@@ -50,6 +50,7 @@ struct supervisor {
     struct loop_fd *orders;
     struct loop_timer *retry, *tick, *kill;
     int64_t delay_us, ready_us; /* next wait; since when ready */
+    char *kv_file;              /* NULL: none */
     int64_t moved_us;           /* last sign of life of the present state */
     double steps, load_done;    /* at that sign */
     uint8_t secret[16];
@@ -219,6 +220,14 @@ static void on_kv(void *arg, enum wire_kind kind, const void *p, size_t n)
     split_heard(((struct supervisor *)arg)->cfg.target, kind, p, n);
 }
 
+static void on_note(void *arg, const struct wire_note *n)
+{
+    struct supervisor *s = arg;
+
+    log_warn("%s: %s", s->cfg.instance, n->text);
+    note(s, n->action, "ok", n->text);
+}
+
 static void on_finish(void *arg, const struct wire_finish *w)
 {
     struct supervisor *s = arg;
@@ -312,6 +321,7 @@ static const struct child_news news = {
     .arena = on_arena,
     .kv = on_kv,
     .moved = on_moved,
+    .note = on_note,
     .writable = on_writable,
     .gone = on_gone,
 };
@@ -328,6 +338,7 @@ static void start_child(struct supervisor *s)
         .ranks_fd = s->cfg.engine_ranks_fd,
         .experts_fd = s->cfg.engine_experts_fd,
         .log_level = s->cfg.log_level,
+        .kv_file = s->kv_file,
         .instance = s->cfg.instance,
         .cpus = s->cfg.cpus ? &s->cpus : NULL,
     };
@@ -519,6 +530,7 @@ int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
     s->delay_us = cfg->backoff_us;
     if (cfg->store)
         store_secret(cfg->store, s->secret);
+    s->kv_file = cfg->kv_file ? xstrdup(cfg->kv_file) : NULL;
     snprintf(s->st.name, sizeof(s->st.name), "%s", cfg->instance);
     snprintf(s->st.mode, sizeof(s->st.mode), "%s", cfg->mode);
     snprintf(s->st.layout_why, sizeof(s->st.layout_why), "%s",
@@ -550,6 +562,7 @@ void supervisor_free(struct supervisor *s)
     loader_free(s->loader);
     child_free(s->child);
     tokenizer_free(s->next.tok);
+    free(s->kv_file);
     free(s->next.shapes);
     warming_done(&s->warming);
     loop_fd_del(s->orders);
@@ -568,6 +581,12 @@ void supervisor_drain(struct supervisor *s, bool on)
     enter(s, on ? INSTANCE_DRAINING : INSTANCE_READY);
     if (on && target_has_other(s->cfg.target))
         child_yield(s->child);
+}
+
+void supervisor_wipe(struct supervisor *s)
+{
+    if (is_ready(s))
+        child_wipe(s->child);
 }
 
 void supervisor_stop(struct supervisor *s, const struct err *why, const char *reason)

@@ -38,6 +38,7 @@ struct supervisor_cfg {
     const char *instance, *model_path, *model_name; /* name "" = from the file */
     const char *layout_why;     /* of one that the planner chose; NULL */
     const char *mode, *options; /* for the inventory; options is JSON */
+    const char *kv_file;        /* of its disk tier; NULL, copied */
     const char *program, *log_level;
     char *const *args; /* of the engine program */
     int n_args;
@@ -68,6 +69,9 @@ int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
 void supervisor_start(struct supervisor *s);
 /* On: no new requests; those that run go on. Off: as before. */
 void supervisor_drain(struct supervisor *s, bool on);
+/* Forget what is in the tiers below its KV; for one that is not ready: nothing is said.
+ */
+void supervisor_wipe(struct supervisor *s);
 /* End the engine; requests that still run get `why` (NULL: the server is stopping). Ask
  * supervisor_stopped after. note: an operator's reason, shown as the last error; NULL. */
 void supervisor_stop(struct supervisor *s, const struct err *why, const char *note);

@@ -354,14 +354,24 @@ static int new_supervisor(struct unit *u, struct err *e)
         .moved = on_moved,
         .arg = u,
     };
+    char name[96], *file = NULL;
+    int rc;
 
+    if (u->env->store && i->kv.disk_mib) {
+        snprintf(name, sizeof(name), "kv/%s.kv", i->name);
+        for (char *p = name + 3; *p; p++)
+            *p = *p == '/' || *p == ':' ? '_' : *p;
+        c.kv_file = file = store_file(u->env->store, name);
+    }
     supervisor_cfg_times(&c);
     c.stuck_us = stuck_us(i);
     if (u->env->backoff_us)
         c.backoff_us = u->env->backoff_us;
     if (u->env->stop_us)
         c.stop_us = u->env->stop_us;
-    return supervisor_new(&c, &u->sup, e);
+    rc = supervisor_new(&c, &u->sup, e);
+    free(file);
+    return rc;
 }
 
 int unit_new(const struct unit_env *env, struct unit_spec *spec, int generation,
@@ -527,6 +537,12 @@ void unit_drain(struct unit *u, bool on)
 {
     if (u->phase == UNIT_RUNS)
         supervisor_drain(u->sup, on);
+}
+
+void unit_wipe(struct unit *u)
+{
+    if (u->phase == UNIT_RUNS)
+        supervisor_wipe(u->sup);
 }
 
 static void end(struct unit *u)

@@ -112,6 +112,8 @@ void unit_end(struct unit *u, const struct err *why);
 /* Go on leaving; returns when to call again (monotonic us, -1 = on news). */
 int64_t unit_step(struct unit *u, int64_t now_us);
 void unit_drain(struct unit *u, bool on);
+/* Forget what is in the tiers below its KV. */
+void unit_wipe(struct unit *u);
 /* The CPUs it may use, and how many threads it wants on them (0 = it is gone). */
 int unit_cpus(const struct unit *u, cpu_set_t *ret);
 /* May its threads spin? */

@@ -32,6 +32,7 @@
 #include "daemon/serve/engine_experts.h"
 #include "daemon/serve/engine_load.h"
 #include "daemon/serve/engine_metrics.h"
+#include "daemon/serve/engine_tiers.h"
 #include "daemon/serve/executor.h"
 #include "daemon/serve/rankpage.h"
 #include "daemon/serve/ranks.h"
@@ -46,6 +47,7 @@ struct engine {
     struct engine_loaded l;
     struct engine_metrics metrics;
     struct engine_handoff *handoff; /* NULL: not a half of a split */
+    struct engine_tiers *tiers;     /* NULL: no tier on disk */
     struct rankpage *ranks;         /* borrowed; NULL */
     int64_t ready_us;
     struct loop *loop;
@@ -148,6 +150,7 @@ static void engine_settle(void *arg)
         if (engine_tell(g) < 0 || (more = engine_handoff_settle(g->handoff, &g->why)) < 0)
             goto fail;
     } while (more);
+    engine_tiers_settle(g->tiers);
     bool want = wire_wants_write(g->conn);
     if (want != g->watch_write)
         loop_fd_set(g->wire_fd, EPOLLIN | (want ? EPOLLOUT : 0));
@@ -391,6 +394,9 @@ static int on_message(struct engine *g, enum wire_kind kind, const void *p, size
         return on_spin(g, p, n);
     case WIRE_EXPERTS:
         return on_expert_orders(g, p, n);
+    case WIRE_KV_WIPE:
+        engine_tiers_wipe(g->tiers, g->sched);
+        return 0;
     case WIRE_YIELD:
         sched_event(g->sched, engine_now(), &yield);
         return 0;
@@ -445,8 +451,12 @@ static int engine_start(struct engine *g, struct err *e)
             0 ||
         loop_fd_add(g->loop, g->l.x->fd, EPOLLIN, on_exec, g, &g->exec_fd, e) < 0)
         return -1;
-    if (experts_start(g, e) < 0)
+    if (experts_start(g, e) < 0 ||
+        engine_tiers_new(g->cfg, &g->l, g->conn, g->sched, g->loop, engine_settle, g,
+                         &g->tiers, e) < 0)
         return -1;
+    if (g->l.sched.kv.group[0].n_blocks)
+        g->metrics.block_bytes = r->kv_bytes / (uint64_t)g->l.sched.kv.group[0].n_blocks;
     engine_metrics_sched(&g->metrics, g->sched);
     g->ready_us = engine_now();
     tell_ranks(g);
@@ -458,6 +468,7 @@ static int engine_start(struct engine *g, struct err *e)
 static void engine_done(struct engine *g)
 {
     engine_handoff_free(g->handoff);
+    engine_tiers_free(g->tiers);
     loop_fd_del(g->exec_fd);
     loop_fd_del(g->wire_fd);
     loop_fd_del(g->expert_fd[0]);

@@ -27,8 +27,10 @@ struct engine_cfg {
     const char *model; /* file or folder */
     enum sched_mode mode;
     int step_tok, max_seqs, max_waiting;
-    int64_t kv_mib; /* 0 = derived */
-    int ctx;        /* 0 = the model's */
+    int64_t kv_mib;                   /* 0 = derived */
+    int64_t kv_host_mib, kv_disk_mib; /* tiers below it, 0 = none */
+    const char *kv_file;              /* of the disk tier, absolute */
+    int ctx;                          /* 0 = the model's */
     enum engine_kv kv_type;
     int threads;               /* 0 = one per CPU of the process */
     const char *backend, *isa; /* names as backend_open takes them */

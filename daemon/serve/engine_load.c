@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "daemon/serve/engine_experts.h"
 #include "daemon/serve/engine_fit.h"
+#include "daemon/serve/engine_tiers.h"
 #include "daemon/serve/executor.h"
 #include "daemon/serve/model.h"
 #include "daemon/serve/ranks.h"
@@ -186,6 +187,8 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
                                                                  : ENGINE_HEAD_ROWS,
                     .kv_type = kv_types[cfg->kv_type],
                     .n_blocks = l->sched.kv.group[0].n_blocks,
+                    .n_host = l->sched.kv.n_host,
+                    .max_moves = l->sched.kv.max_moves,
                     .part = {.chunks = cfg->chunks, .experts = cfg->moe}},
         .caps = l->caps,
         .depth = EXEC_DEPTH,
@@ -242,6 +245,10 @@ static int load_model(const struct engine_cfg *cfg, struct model *m,
     if (load_eog(m, l, e) < 0 || engine_fit(&ask, &fit, e) < 0)
         return -1;
     fill_sched(cfg, &fit, l);
+    if (engine_tiers_fit(cfg, ask.block_bytes, ask.ram_bytes, &l->sched, e) < 0)
+        return -1;
+    sched_step_caps(&l->sched, &l->caps);
+    engine_tiers_whose(cfg, m, l);
     fill_ready(i, l);
     return start_executor(cfg, m, conn, l, e);
 }

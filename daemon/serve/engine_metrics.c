@@ -6,7 +6,9 @@
 
 #include "daemon/serve/metrics.h"
 
-enum { WAIT_CAPACITY, WAIT_DEFERRED };     /* labels of WAITING_BY */
+enum { WAIT_CAPACITY, WAIT_DEFERRED }; /* labels of WAITING_BY */
+enum { TIER_HOST, TIER_DISK };         /* of KV_TIER_.. */
+enum { MOVE_DOWN, MOVE_UP, MOVE_WRITE, MOVE_READ };
 enum { SOURCE_COMPUTE, SOURCE_CACHE_HIT }; /* of PROMPT_SOURCE */
 
 void engine_metrics_add(struct engine_metrics *m, const struct gen_params *p, int n_ctx)
@@ -100,6 +102,18 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
         {M_PREFIX_HITS, 0, now.kv.hit_tok, was->kv.hit_tok},
         {M_LATE, 0, now.late, was->late},
         {M_HANDOFF_TOK, 0, now.imported_tok, was->imported_tok},
+        {M_KV_TIER_HITS, TIER_HOST, now.tier.host_hit_tok, was->tier.host_hit_tok},
+        {M_KV_TIER_HITS, TIER_DISK, now.tier.disk_hit_tok, was->tier.disk_hit_tok},
+        {M_KV_TIER_BYTES, MOVE_DOWN, now.tier.down * m->block_bytes,
+         was->tier.down * m->block_bytes},
+        {M_KV_TIER_BYTES, MOVE_UP, now.tier.up * m->block_bytes,
+         was->tier.up * m->block_bytes},
+        {M_KV_TIER_BYTES, MOVE_WRITE, now.tier.written * m->block_bytes,
+         was->tier.written * m->block_bytes},
+        {M_KV_TIER_BYTES, MOVE_READ, now.tier.read * m->block_bytes,
+         was->tier.read * m->block_bytes},
+        {M_KV_TIER_LOST, 0, now.tier.lost, was->tier.lost},
+        {M_KV_TIER_FAILED, 0, now.tier.failed, was->tier.failed},
     };
     const struct {
         int id, label;
@@ -113,6 +127,10 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
         {M_KV_BLOCKS_FREE, 0, now.kv.n_free},
         {M_KV_BLOCKS_CACHED, 0, now.kv.n_cached},
         {M_KV_BLOCKS_USED, 0, now.kv.n_used},
+        {M_KV_TIER_BLOCKS, TIER_HOST, now.tier.host_used},
+        {M_KV_TIER_BLOCKS, TIER_DISK, now.tier.disk_used},
+        {M_KV_TIER_SIZE, TIER_HOST, now.tier.n_host},
+        {M_KV_TIER_SIZE, TIER_DISK, now.tier.n_disk},
     };
 
     for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)

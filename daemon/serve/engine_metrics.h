@@ -11,6 +11,7 @@ struct metric_page;
 
 struct engine_metrics {
     struct metric_page *page; /* borrowed */
+    uint64_t block_bytes;     /* of a KV block, over all ranks */
     struct sched_stats last;  /* what the counters hold already */
 };
 

@@ -18,7 +18,7 @@
 
 #define PENDING UINT64_MAX
 
-enum { LOOK = 64, WANTS = 4096 }; /* cold slots looked at for a write; reads wanted */
+enum { LOOK = 1024, WANTS = 4096 }; /* cold slots looked at for a write; reads wanted */
 
 struct want {
     int shard;
@@ -35,6 +35,8 @@ struct kvtier {
     struct kvtier_cfg cfg;
     struct kv_pool host, disk;
     uint64_t *step;       /* of each host slot */
+    bool *saved;          /* likewise: on disk too */
+    int n_unsaved;        /* of those that are findable */
     uint64_t done, moved; /* steps; moved: the last one with copies */
     struct kv_move *moves;
     int n_moves;
@@ -57,6 +59,7 @@ struct kvtier *kvtier_new(const struct kvtier_cfg *cfg)
     kvpool_init(&t->host, t->cfg.n_host, cfg->block_tok, shards);
     kvpool_init(&t->disk, t->cfg.n_disk, cfg->block_tok, shards);
     t->step = xcalloc((size_t)t->cfg.n_host + 1, sizeof(*t->step));
+    t->saved = xcalloc((size_t)t->cfg.n_host + 1, sizeof(*t->saved));
     t->moves = xcalloc((size_t)cfg->max_moves + 1, sizeof(*t->moves));
     t->want = xcalloc(WANTS, sizeof(*t->want));
     for (int i = 0; i < WANTS; i++)
@@ -78,6 +81,7 @@ void kvtier_free(struct kvtier *t)
     kvpool_done(&t->host);
     kvpool_done(&t->disk);
     free(t->step);
+    free(t->saved);
     free(t->moves);
     free(t);
 }
@@ -94,12 +98,11 @@ static void touch(struct kv_pool *p, int32_t slot)
     kvpool_unref(p, slot);
 }
 
-static bool on_disk(const struct kvtier *t, int32_t host)
+static struct kv_key key_of(const struct kv_pool *p, int32_t slot)
 {
-    const struct kv_block *b = &t->host.block[host];
-    const struct kv_key k = {b->hash, b->before, b->depth, kvpool_toks(&t->host, host)};
+    const struct kv_block *b = &p->block[slot];
 
-    return find(&t->disk, &k) >= 0;
+    return (struct kv_key){b->hash, b->before, b->depth, kvpool_toks(p, slot)};
 }
 
 /* A slot for a copy of the next step. */
@@ -107,15 +110,40 @@ static int32_t take_host(struct kvtier *t, int shard)
 {
     int32_t cold = kvpool_coldest(&t->host, shard);
 
-    if (cold >= 0 && !on_disk(t, cold))
+    if (cold >= 0 && !t->saved[cold]) {
         t->st.lost++;
+        t->n_unsaved--;
+    }
     return kvpool_take(&t->host, shard);
+}
+
+/* What a disk slot held is on disk no more. */
+static int32_t take_disk(struct kvtier *t, int shard)
+{
+    int32_t cold = kvpool_coldest(&t->disk, shard), host;
+
+    if (cold >= 0) {
+        struct kv_key k = key_of(&t->disk, cold);
+        host = find(&t->host, &k);
+        if (host >= 0 && t->saved[host]) {
+            t->saved[host] = false;
+            t->n_unsaved++;
+        }
+    }
+    return kvpool_take(&t->disk, shard);
 }
 
 static void fill(struct kv_pool *p, int32_t slot, const struct kv_key *k)
 {
     kvpool_index(p, slot, k->depth, k->hash, k->before, k->toks);
     kvpool_unref(p, slot);
+}
+
+static void fill_host(struct kvtier *t, int32_t slot, const struct kv_key *k)
+{
+    fill(&t->host, slot, k);
+    t->saved[slot] = find(&t->disk, k) >= 0;
+    t->n_unsaved += !t->saved[slot];
 }
 
 /* ---- copies of the next step ---- */
@@ -139,7 +167,7 @@ void kvtier_down(struct kvtier *t, int shard, int32_t block, const struct kv_key
         t->st.lost += find(&t->disk, k) < 0;
         return;
     }
-    fill(&t->host, slot, k);
+    fill_host(t, slot, k);
     add_move(t, block, slot, false);
     t->st.down++;
 }
@@ -292,24 +320,22 @@ static bool read_job(struct kvtier *t, struct job *j, struct kv_job *ret)
 /* The coldest host slot that is not on disk. */
 static bool write_job(struct kvtier *t, struct job *j, struct kv_job *ret)
 {
-    for (int s = 0; s < t->cfg.shards; s++) {
+    for (int s = 0; s < t->cfg.shards && t->n_unsaved; s++) {
         int32_t host = kvpool_coldest_cached(&t->host, s);
 
         for (int i = 0; i < LOOK && host >= 0; i++, host = t->host.block[host].next) {
-            const struct kv_block *b = &t->host.block[host];
             int32_t disk;
 
-            if (!settled(t, host) || on_disk(t, host))
+            if (t->saved[host] || !settled(t, host))
                 continue;
-            if ((disk = kvpool_take(&t->disk, s)) < 0)
+            if ((disk = take_disk(t, s)) < 0)
                 break;
             kvpool_ref(&t->host, host);
             begin(t, j,
-                  &(struct kv_job){
-                      .write = true,
-                      .host = host,
-                      .disk = disk,
-                      .key = {b->hash, b->before, b->depth, kvpool_toks(&t->host, host)}},
+                  &(struct kv_job){.write = true,
+                                   .host = host,
+                                   .disk = disk,
+                                   .key = key_of(&t->host, host)},
                   ret);
             return true;
         }
@@ -331,6 +357,10 @@ static void write_done(struct kvtier *t, const struct kv_job *j, bool ok)
                      j->key.toks);
     kvpool_unref(&t->disk, j->disk);
     kvpool_unref(&t->host, j->host);
+    if (ok && t->host.block[j->host].indexed && !t->saved[j->host]) {
+        t->saved[j->host] = true;
+        t->n_unsaved--;
+    }
     if (t->host.block[j->host].indexed && !t->host.block[j->host].ref)
         kvpool_make_coldest(&t->host, j->host); /* it was not used */
     t->st.written += ok;
@@ -346,7 +376,7 @@ static void read_done(struct kvtier *t, const struct kv_job *j, bool ok)
         kvpool_unref(&t->host, j->host);
         return;
     }
-    fill(&t->host, j->host, &j->key);
+    fill_host(t, j->host, &j->key);
     t->st.read++;
     t->st.disk_hit_tok += (uint64_t)t->cfg.block_tok;
 }
@@ -385,6 +415,7 @@ void kvtier_wipe(struct kvtier *t)
 {
     t->served += (uint64_t)t->n_want;
     t->n_want = 0;
+    t->n_unsaved = 0;
     forget_all(&t->host);
     forget_all(&t->disk);
     for (int i = 0; i < KVTIER_JOBS; i++)

@@ -342,6 +342,7 @@ static const struct wire_field {
     FIELD(READY, STR, wire_ready, layout),    FIELD(READY, STR, wire_ready, kv_type),
     FIELD(READY, STR, wire_ready, main_type), FIELD(READY, STR, wire_ready, family),
     FIELD(READY, STR, wire_ready, format),    FIELD(READY, STR, wire_ready, name),
+    FIELD(NOTE, STR, wire_note, action),      FIELD(NOTE, STR, wire_note, text),
     FIELD(FAIL, STR, wire_fail, msg),         FIELD(FINISH, STR, wire_finish, msg),
 #undef FIELD
 };
@@ -355,6 +356,8 @@ static size_t wire_struct_bytes(enum wire_kind kind)
         return sizeof(struct wire_loading);
     case WIRE_READY:
         return sizeof(struct wire_ready);
+    case WIRE_NOTE:
+        return sizeof(struct wire_note);
     case WIRE_FAIL:
         return sizeof(struct wire_fail);
     case WIRE_CANCEL:

@@ -18,10 +18,10 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 5, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
+enum { WIRE_VERSION = 6, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
-/* to the engine: ADD CANCEL DRAIN STOP SPIN YIELD PEER PEER_GONE RECOMPUTE EXPERTS; both
- * ways: EXPORT PULLED; from it: the rest. From ARENA on: wire_kv.h. */
+/* to the engine: ADD CANCEL DRAIN STOP SPIN YIELD PEER PEER_GONE RECOMPUTE EXPERTS
+ * KV_WIPE; both ways: EXPORT PULLED; from it: the rest. From ARENA on: wire_kv.h. */
 #define WIRE_MAP(X)                                                                      \
     X(HELLO)     /* struct wire_hello */                                                 \
     X(LOADING)   /* struct wire_loading */                                               \
@@ -44,7 +44,9 @@ enum { WIRE_VERSION = 5, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS fr
     X(LOST)      /* struct wire_lost */                                                  \
     X(RECOMPUTE) /* struct wire_recompute, ids */                                        \
     X(EXPERTS)   /* struct wire_experts, moves, shares: wire_experts.h */                \
-    X(MOVED)     /* struct wire_moved */
+    X(MOVED)     /* struct wire_moved */                                                 \
+    X(NOTE)      /* struct wire_note: for the journal */                                 \
+    X(KV_WIPE)   /* forget what is in the tiers below the device's KV */
 
 enum wire_kind {
 #define X(id) WIRE_##id,
@@ -75,6 +77,9 @@ struct wire_ready {
      * layer */
     int32_t expert_layers, experts, expert_ranks, expert_slots;
     uint64_t expert_bytes;
+};
+struct wire_note {
+    char action[32], text[256];
 };
 struct wire_fail {
     uint32_t code; /* enum err_code */

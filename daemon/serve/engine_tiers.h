@@ -1,0 +1,36 @@
+/* daemon/serve/engine_tiers.h - an engine's disk tier: between the scheduler's jobs
+ * (kvtier.h), the ranks' host memory and the file (kvdisk.h).
+ *
+ * The host tier needs none of it. What is odd about the file is told to the daemon as a
+ * NOTE, for the journal. Where another engine has the file (one that drains), it is tried
+ * again. Inside the engine only; its scheduler thread. */
+#ifndef SERVE_ENGINE_TIERS_H
+#define SERVE_ENGINE_TIERS_H
+
+#include <stdint.h>
+
+#include "daemon/serve/engine_load.h"
+
+struct engine_tiers;
+struct loop;
+
+/* What the sizes come to, for the scheduler and the ranks: slots of both tiers, copies of
+ * a step. block_bytes: over all ranks. ERR_NOFIT where the memory has no room. */
+int engine_tiers_fit(const struct engine_cfg *cfg, size_t block_bytes, uint64_t ram_bytes,
+                     struct sched_cfg *ret, struct err *e);
+/* A line that says whose KV it is: the model's content, not its name. */
+void engine_tiers_whose(const struct engine_cfg *cfg, const struct model *m,
+                        struct engine_loaded *l);
+
+/* *ret NULL without a disk tier. `settle` is called after a job. */
+int engine_tiers_new(const struct engine_cfg *cfg, const struct engine_loaded *l,
+                     struct wire_conn *conn, struct sched *s, struct loop *loop,
+                     void (*settle)(void *arg), void *arg, struct engine_tiers **ret,
+                     struct err *e);
+void engine_tiers_free(struct engine_tiers *t); /* before the loop and the ranks */
+/* Give out the jobs that there are. */
+void engine_tiers_settle(struct engine_tiers *t);
+/* Both tiers are emptied, and the file. */
+void engine_tiers_wipe(struct engine_tiers *t, struct sched *s);
+
+#endif
