@@ -248,7 +248,6 @@ static int load_model(const struct engine_cfg *cfg, struct model *m,
     if (engine_tiers_fit(cfg, ask.block_bytes, ask.ram_bytes, &l->sched, e) < 0)
         return -1;
     sched_step_caps(&l->sched, &l->caps);
-    engine_tiers_whose(cfg, m, l);
     fill_ready(i, l);
     return start_executor(cfg, m, conn, l, e);
 }

@@ -19,7 +19,6 @@ struct engine_loaded {
     struct wire_ready ready;
     int32_t *eog; /* the model's end-of-generation ids */
     int n_eog;
-    char whose[40]; /* the model by its content, with a disk tier */
 };
 
 /* Tells LOADING on conn. Any message that comes meanwhile, or its end, stops it with

@@ -13,13 +13,12 @@
 #include "base/loop.h"
 #include "base/mem.h"
 #include "daemon/serve/kvdisk.h"
-#include "daemon/serve/model.h"
+#include "daemon/serve/modelhash.h"
 #include "daemon/serve/ranks.h"
 
 enum {
     AGAIN_US = 2000000, /* the file is another engine's: look again */
     TICK_US = 100000,   /* while something is read: its wait may be over */
-    SAMPLE = 1024,      /* bytes of a tensor that its model is known by */
     MOVES_MIN = 256
 };
 
@@ -70,40 +69,6 @@ int engine_tiers_fit(const struct engine_cfg *cfg, size_t block_bytes, uint64_t 
     ret->kv.n_disk = n_disk > INT32_MAX / 2 ? INT32_MAX / 2 : (int)n_disk;
     ret->kv.max_moves = 2 * per_ctx > MOVES_MIN ? 2 * per_ctx : MOVES_MIN;
     return 0;
-}
-
-/* ---- whose ---- */
-
-static struct kvhash add_tensor(const struct engine_cfg *cfg, struct kvhash h,
-                                const struct model_tensor *t)
-{
-    size_t n = t && t->data ? (t->bytes < SAMPLE ? t->bytes : SAMPLE) : 0;
-
-    if (!t)
-        return h;
-    h = kvhash_next(cfg->secret, h, t->name, strlen(t->name));
-    h = kvhash_next(cfg->secret, h, &t->bytes, sizeof(t->bytes));
-    return n ? kvhash_next(cfg->secret, h, t->data, n) : h;
-}
-
-void engine_tiers_whose(const struct engine_cfg *cfg, const struct model *m,
-                        struct engine_loaded *l)
-{
-    const struct model_info *i = model_info(m);
-    struct kvhash h = kvhash_bytes(cfg->secret, i->name, strlen(i->name));
-
-    if (!cfg->kv_disk_mib)
-        return;
-    for (int layer = 0; layer < i->n_layer; layer++)
-        for (int r = 0; r < ROLE_COUNT; r++) {
-            bool expert = model_role_is_expert((enum model_role)r);
-            for (int x = 0; x < (expert ? i->moe.n_expert : 1); x++)
-                h = add_tensor(cfg, h,
-                               expert ? model_expert(m, (enum model_role)r, layer, x)
-                                      : model_tensor(m, (enum model_role)r, layer));
-        }
-    snprintf(l->whose, sizeof(l->whose), "%016llx%016llx", (unsigned long long)h.w[0],
-             (unsigned long long)h.w[1]);
 }
 
 /* ---- telling ---- */
@@ -181,10 +146,12 @@ static int open_file(struct engine_tiers *t, struct err *e)
     struct kvdisk_cfg c = {.path = t->cfg->kv_file,
                            .n_slots = t->l->sched.kv.n_disk,
                            .block_tok = t->l->sched.kv.block_tok};
-    char whose[256];
+    char whose[256], hash[SHA256_CHARS + 1];
     int shards = t->cfg->layout.adp > 1 ? t->cfg->layout.adp : 1;
 
-    snprintf(whose, sizeof(whose), "%s %s %s %s", t->l->whose, t->l->ready.layout,
+    if (modelhash(t->cfg->model, hash, e) < 0)
+        return -1;
+    snprintf(whose, sizeof(whose), "%s %s %s %s", hash, t->l->ready.layout,
              t->l->ready.kv_type, t->l->ready.isa);
     c.whose = whose;
     memcpy(c.secret, t->cfg->secret, sizeof(c.secret));

@@ -18,10 +18,6 @@ struct loop;
  * a step. block_bytes: over all ranks. ERR_NOFIT where the memory has no room. */
 int engine_tiers_fit(const struct engine_cfg *cfg, size_t block_bytes, uint64_t ram_bytes,
                      struct sched_cfg *ret, struct err *e);
-/* A line that says whose KV it is: the model's content, not its name. */
-void engine_tiers_whose(const struct engine_cfg *cfg, const struct model *m,
-                        struct engine_loaded *l);
-
 /* *ret NULL without a disk tier. `settle` is called after a job. */
 int engine_tiers_new(const struct engine_cfg *cfg, const struct engine_loaded *l,
                      struct wire_conn *conn, struct sched *s, struct loop *loop,

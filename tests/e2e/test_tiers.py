@@ -1,0 +1,91 @@
+"""KV tiers: prefixes that the device's pool cannot hold come back from host memory and disk,
+also after a restart; the text is the same with and without; a torn file is passed over."""
+import json
+import os
+import random
+import signal
+import stat
+
+import pytest
+
+import rack as rack_module
+from rack import MODEL, SLOW, wait_for
+
+TEXT = "/v1/completions"
+CONFIG = f"""
+model_roots: [{os.path.dirname(os.path.realpath(MODEL))}]
+models: {{small: {{path: {os.path.realpath(MODEL)}}}}}
+instances:
+  main: {{model: small, ctx: 512, max_seqs: 2, kv: {{mib: 24, host_mib: 32, disk_mib: 128}}}}
+"""
+RNG = random.Random(5)
+PROMPTS = [[RNG.randrange(1000, 40000) for _ in range(250)] for _ in range(8)]
+
+
+@pytest.fixture(scope="module")
+def tiers(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tiers") / "llmrackd.yaml"
+    path.write_text(CONFIG)
+    r = rack_module.Rack("--config", str(path), model=None)
+    yield r
+    assert r.p.poll() is None, "the daemon ended during the tests: " + r.logged()
+    r.stop()
+
+
+def ask(rack, ids):
+    status, body, _ = rack.post(TEXT, {"prompt": ids, "max_tokens": 6, "temperature": 0,
+                                       "ignore_eos": True})
+    assert status == 200, body
+    return body["choices"][0]["text"], body["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def kv(rack):
+    return rack.local("/api/v1/kv")["kv"][0]
+
+
+@pytest.fixture(scope="module")
+def first(tiers):
+    """The prompts once: more than pool and host memory hold."""
+    return [ask(tiers, p) for p in PROMPTS]
+
+
+def test_cold_prefixes_come_back(tiers, first):
+    assert all(cached == 0 for _, cached in first)
+    again = [ask(tiers, p) for p in PROMPTS]
+    assert [t for t, _ in again] == [t for t, _ in first]
+    # what fell out of host memory before it was written is computed again
+    assert sum(cached for _, cached in again) > 4 * 240, again
+    assert kv(tiers)["host_hits"] > 0 and kv(tiers)["disk_hits"] > 0
+    m = tiers.metrics()
+    assert m['llmrack_kv_tier_bytes_total{move="up"}'] > 0
+    assert m['llmrack_kv_tier_bytes_total{move="read"}'] > 0
+
+
+def test_the_file_is_its_owners_alone(tiers, first):
+    path = os.path.join(tiers.dir.name, "kv", "main.kv")
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+
+
+def test_blocks_outlive_the_daemon_and_torn_ones_are_told(tiers, first):
+    path = os.path.join(tiers.dir.name, "kv", "main.kv")
+    tiers.p.send_signal(signal.SIGTERM)
+    assert tiers.p.wait(30 * SLOW) == 0
+    with open(path, "r+b") as f:  # the head of the first record
+        f.seek(4096 + 16)
+        f.write(b"torn")
+    tiers.spawn()
+    wait_for(tiers.is_ready, 60)
+    rows = tiers.local("/api/v1/journal")["journal"]
+    assert any("kv.disk" in str(r) and "not whole" in str(r) for r in rows), rows
+    again = [ask(tiers, p) for p in PROMPTS]
+    assert [t for t, _ in again] == [t for t, _ in first]
+    assert sum(cached for _, cached in again) > 4 * 240
+
+
+def test_wiped_is_gone(tiers, first):
+    path = os.path.join(tiers.dir.name, "kv", "main.kv")
+    assert tiers.local_request("POST", "/api/v1/instances/main/wipe", {})[0] == 202
+    wait_for(lambda: kv(tiers)["host_blocks"] == 0 and os.stat(path).st_size <= 4096, 10)
+    again = [ask(tiers, p) for p in PROMPTS[:4]]
+    assert [t for t, _ in again] == [t for t, _ in first[:4]]
