@@ -27,7 +27,7 @@ enum {
     PAGE_AT = 4,
     RANKS_AT = 5,
     EXPERTS_AT = 6,
-    OWN_ARGS = 6 /* beside the instance's */
+    OWN_ARGS = 7 /* beside the instance's */
 };
 
 static int spawn_actions(posix_spawn_file_actions_t *fa, const struct spawn_fds *fds)
