@@ -68,8 +68,8 @@ struct conf_instance {
     int64_t replicas;           /* engines of this kind; of a copy too */
     int isa, backend, executor; /* as the engine's options of these names */
     struct {
-        bool automatic; /* the planner's choice, see layouts.h */
-        int64_t pp, tp, ep, adp;
+        bool automatic;               /* the planner's choice, see layouts.h */
+        int64_t pp, tp, ep, adp, etp; /* etp 0: what follows from the others */
         bool sp;
         int64_t cp, cp_u;
         int cp_method; /* enum cp_method from CP_GATHER on */

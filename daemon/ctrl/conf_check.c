@@ -152,8 +152,8 @@ static void slo_has_targets(const struct check *k)
 
 static void auto_or_words(const struct check *k)
 {
-    static const char *const words[] = {"pp", "tp",        "ep",   "sp",
-                                        "cp", "cp_method", "cp_u", "adp"};
+    static const char *const words[] = {"pp",        "tp",   "ep",  "sp", "cp",
+                                        "cp_method", "cp_u", "adp", "etp"};
     char path[160];
 
     for (int i = 0; i < k->c->n_instances; i++) {
@@ -168,6 +168,32 @@ static void auto_or_words(const struct check *k)
                       "auto",
                       words[w]);
         }
+    }
+}
+
+/* In a layer of experts the ranks of a stage regroup as ep x etp. */
+static void experts_regroup(const struct check *k)
+{
+    char path[160];
+
+    for (int i = 0; i < k->c->n_instances; i++) {
+        const struct conf_instance *x = &k->c->instances[i];
+        int64_t stage = x->layout.tp * x->layout.cp * x->layout.adp;
+
+        if (!x->layout.etp || x->layout.etp * x->layout.ep == stage)
+            continue;
+        snprintf(path, sizeof(path), "instances.%s.layout.etp", x->name);
+        if (stage % x->layout.ep)
+            FAULT(k, path, "tp %lld x cp %lld x adp %lld is no multiple of ep %lld",
+                  (long long)x->layout.tp, (long long)x->layout.cp,
+                  (long long)x->layout.adp, (long long)x->layout.ep);
+        else
+            FAULT(k, path,
+                  "with tp %lld, cp %lld, adp %lld and ep %lld, etp is %lld: set that, "
+                  "or leave it out",
+                  (long long)x->layout.tp, (long long)x->layout.cp,
+                  (long long)x->layout.adp, (long long)x->layout.ep,
+                  (long long)(stage / x->layout.ep));
     }
 }
 
@@ -249,7 +275,7 @@ static void tiers(const struct check *k)
 
 static void (*const checks[])(const struct check *k) = {
     must_be_given,   output_changes, model_is_there, one_id_each, tls_pair,
-    slo_has_targets, auto_or_words,  split,          tiers,
+    slo_has_targets, auto_or_words,  split,          tiers,       experts_regroup,
 };
 
 void conf_check(const struct conf *c, struct tree_node *root,

@@ -246,6 +246,17 @@ static const struct bad bad[] = {
      45, "instances.a.slo.attainment", "a share without a target"},
     {"models: {m: {path: p}}\ninstances: {a: {model: m, layout: {auto: true, tp: 2}}}\n",
      2, 52, "instances.a.layout.tp", "layout.auto is set: the planner chooses"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, layout: {tp: 4, ep: 2, etp: "
+     "4}}}\n",
+     2, 55, "instances.a.layout.etp", "etp is 2: set that"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, layout: {tp: 3, ep: 2, etp: "
+     "1}}}\n",
+     2, 55, "instances.a.layout.etp", "no multiple of ep 2"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, kv: {disk_mib: 9}}}\n", 2, 42,
+     "instances.a.kv.disk_mib", "needs a tier in host memory"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, kv: {host_mib: 9, reuse: "
+     "false}}}\n",
+     2, 42, "instances.a.kv.host_mib", "nothing to keep"},
     {"slo_classes:\n  fast: {attainment: 0.9}\n", 2, 3, "slo_classes.fast",
      "a class without a target"},
 };
