@@ -8,13 +8,12 @@
  * Experts apart (ep = tp x cp x adp): each rank has its own rows (all ranks know all rows
  * when sp is off, so each takes its share). Pairs travel to the rank that their expert
  * stands on and their results come back in the same order, unreduced: they are summed at
- * home in order of the choices. So a row's result is the same to the bit wherever its
- * experts stand and whatever else is in the batch. Rows may go in chunks: while the
- * experts work on one, the next is on its way to them and the last on its way home. Where
- * the copies of an expert stand says a table on the device, one a layer, and which of
- * them a pair goes to op_spread. Where all ranks have all rows and the ranks' loads
- * decide, every rank routes all of them and comes to the answer that the others come to;
- * else each decides for its own. Shared experts run at home on the rank's own rows.
+ * home in order of the choices (forward_travel.c). So a row's result is the same to the
+ * bit wherever its experts stand and whatever else is in the batch. Where the copies of
+ * an expert stand says a table on the device, one a layer, and which of them a pair goes
+ * to op_spread. Where all ranks have all rows and the ranks' loads decide, every rank
+ * routes all of them and comes to the answer that the others come to; else each decides
+ * for its own. Shared experts run at home on the rank's own rows.
  *
  * Apart and cut (ep = cp x adp, tp > 1): as above, among the ranks with the same part of
  * every expert's width, and a sum over tp at home. */
@@ -25,9 +24,6 @@
 #include "daemon/serve/forward_moe.h"
 #include "daemon/serve/step.h"
 #include "topo/formula.h"
-
-/* Rows of a rank that make a chunk worth its while. */
-enum { CHUNK_ROWS = 4 };
 
 /* ---- life ---- */
 
@@ -259,11 +255,6 @@ static int route(struct forward *f, const struct forward_layer *l, struct view h
     return watch(f, l, h, &o, e);
 }
 
-static bool second_pass(const struct forward *f)
-{
-    return f->moe->cap && f->cfg.part.experts.overflow == OVERFLOW_SECOND_PASS;
-}
-
 /* Pairs that an expert takes among n rows. */
 static int capacity_of(const struct forward *f, int n)
 {
@@ -274,9 +265,8 @@ static int capacity_of(const struct forward *f, int n)
     return cap > INT32_MAX ? INT32_MAX : (int)(c > 0 && cap < 1 ? 1 : cap);
 }
 
-/* done[base + p] := expert(x[p / per_row]) for pairs in groups. */
-static int experts(struct forward *f, const struct forward_layer *l, struct view x,
-                   int base, int pairs, int per_row, int n_slot, struct err *e)
+int moe_experts(struct forward *f, const struct forward_layer *l, struct view x, int base,
+                int pairs, int per_row, int n_slot, struct err *e)
 {
     struct forward_moe *m = f->moe;
     int embd = f->w.info.n_embd;
@@ -285,7 +275,7 @@ static int experts(struct forward *f, const struct forward_layer *l, struct view
         .x = x,
         .per_row = per_row,
         .n_slot = n_slot,
-        .second = second_pass(f),
+        .second = moe_second_pass(f),
         .order = moe_ints_of(f, m->at.order, pairs),
         .start = moe_ints_of(f, m->at.start, 2 * n_slot + 1),
         .tally = forward_tally_slots(f, l),
@@ -330,10 +320,8 @@ static int shared(struct forward *f, const struct forward_layer *l, struct view 
     return op_add(f->s, &add, e);
 }
 
-/* y (+)= the results of pairs first.. of x, in order or, if they were sent, as they came.
- */
-static int combine(struct forward *f, struct view y, struct view x, int first, bool sent,
-                   bool add, struct err *e)
+int moe_combine(struct forward *f, struct view y, struct view x, int first, bool sent,
+                bool add, struct err *e)
 {
     int k = f->w.info.moe.top_k;
     struct forward_moe *m = f->moe;
@@ -376,244 +364,21 @@ static int run_here(struct forward *f, const struct forward_layer *l, struct dbu
                                    .slot = moe_ints_of(f, m->at.ids, pairs),
                                    .order = moe_ints_of(f, m->at.order, pairs),
                                    .cap = m->cap,
-                                   .second = second_pass(f),
+                                   .second = moe_second_pass(f),
                                    .start = moe_ints_of(f, m->at.start, 2 * n + 1),
                                    .tally = forward_tally_slots(f, l)};
 
     if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || route(f, l, h, e) < 0 ||
         op_group(f->s, &group, e) < 0 ||
-        experts(f, l, h, 0, pairs, f->w.info.moe.top_k, n, e) < 0 ||
-        combine(f, y, view_of(m->done, pairs, cols), 0, false, !sp && f->w.d.tp_at == 0,
-                e) < 0 ||
+        moe_experts(f, l, h, 0, pairs, f->w.info.moe.top_k, n, e) < 0 ||
+        moe_combine(f, y, view_of(m->done, pairs, cols), 0, false,
+                    !sp && f->w.d.tp_at == 0, e) < 0 ||
         shared(f, l, y, h, e) < 0)
         return -1;
     return close_sum(f, x, rows, sp, e);
 }
 
 /* ---- experts apart ---- */
-
-/* A group's rows that a tp rank sends to experts: its share, or all of them where every
- * expert is cut by tp and stands on as many ranks. */
-static int home_rows(const struct forward *f, int rows, int tp_at, int *ret_from)
-{
-    int64_t from = 0, to = rows;
-
-    if (f->w.d.etp == 1)
-        comm_shard(rows, f->w.d.tp, tp_at, &from, &to);
-    *ret_from = (int)from;
-    return (int)(to - from);
-}
-
-/* A chunk: pairs first..first+n of mine; those of all ranks begin at base of what may
- * arrive, at most `most`. */
-struct chunk {
-    int at, first, n, base, most;
-};
-
-/* The first and the last are half as long: nothing covers the way of the one to the
- * experts and of the other home. */
-static int chunk_row(int rows, int n_chunks, int at)
-{
-    if (at == 0 || at == n_chunks)
-        return at ? rows : 0;
-    return (int)((int64_t)rows * (2 * at - 1) / (2 * n_chunks - 2));
-}
-
-static int count_chunks(const struct forward *f, int rows)
-{
-    int n = min_int(max_int(f->cfg.part.chunks, 1), FORWARD_CHUNKS_MAX);
-    int all = f->now_rows ? 0 : rows;
-
-    if (f->cp || second_pass(f)) /* others may have any number of rows; one first pass */
-        return 1;
-    for (int g = 0; f->now_rows && g < f->cfg.part.adp; g++)
-        all += f->now_rows[g];
-    return all / f->cfg.part.ep < n * CHUNK_ROWS ? 1 : n;
-}
-
-static struct chunk chunk_of(const struct forward *f, int rows, int n_chunks, int at)
-{
-    int k = f->w.info.moe.top_k, ep = f->cfg.part.ep;
-    struct chunk c = {.at = at};
-
-    int per_group = f->w.d.tp / f->w.d.etp, from;
-
-    if (f->cp) {
-        c.n = home_rows(f, rows, f->w.d.tp_at, &from) * k;
-        c.most = f->moe->max_here;
-        return c;
-    }
-    for (int r = 0; r < ep; r++) {
-        int all = f->now_rows ? f->now_rows[r / per_group] : rows;
-        int n = home_rows(f, all, r % per_group, &from);
-        int first = chunk_row(n, n_chunks, at);
-        int len = chunk_row(n, n_chunks, at + 1) - first;
-        c.base += first * f->moe->per_row;
-        c.most += len * f->moe->per_row;
-        if (r == f->cfg.part.ep_at) {
-            c.first = first * k;
-            c.n = len * k;
-        }
-    }
-    return c;
-}
-
-static struct comm_at wire_row(const struct forward *f, int i, int row)
-{
-    return (struct comm_at){f->moe->wire[i],
-                            (size_t)row * op_pack8_bytes(f->w.info.n_embd)};
-}
-
-static struct comm_a2a way_out(const struct forward *f, const struct chunk *c)
-{
-    struct forward_moe *m = f->moe;
-    int cols = f->w.info.n_embd, ep = f->cfg.part.ep;
-    bool w = m->wire[0];
-
-    return (struct comm_a2a){
-        .x = w ? wire_row(f, 0, c->first) : at_row(m->out, c->first, cols),
-        .y = w ? wire_row(f, 1, c->base) : at_row(m->in, c->base, cols),
-        .send = moe_ints_at(f, m->at.send + c->at * ep),
-        .recv = moe_ints_at(f, m->at.recv + c->at * ep),
-        .row_bytes = (int64_t)(w ? op_pack8_bytes(cols) : (size_t)cols * sizeof(float)),
-        .max_recv = c->most,
-        .tag = moe_ints_at(f, m->at.slot + c->first),
-        .tag_y = moe_ints_at(f, m->at.got + c->base),
-        .same = moe_ints_at(f, m->at.from + c->first),
-    };
-}
-
-static struct comm_a2a way_home(const struct forward *f, const struct chunk *c)
-{
-    struct forward_moe *m = f->moe;
-    int cols = f->w.info.n_embd, ep = f->cfg.part.ep;
-    bool w = m->wire[0];
-
-    return (struct comm_a2a){
-        .x = w ? wire_row(f, 2, c->base) : at_row(m->done, c->base, cols),
-        .y = w ? wire_row(f, 3, c->first) : at_row(m->back, c->first, cols),
-        .send = moe_ints_at(f, m->at.recv + c->at * ep),
-        .recv = moe_ints_at(f, m->at.back + c->at * ep),
-        .row_bytes = (int64_t)(w ? op_pack8_bytes(cols) : (size_t)cols * sizeof(float)),
-        .max_recv = c->n,
-    };
-}
-
-/* Where rows travel packed: n rows at most from row `at` of x into wire i, or out of it;
- * count: the members' numbers of them. */
-static int pack(struct forward *f, struct dbuf *x, int i, int at, int n, int count,
-                struct err *e)
-{
-    const struct comm_at to = wire_row(f, i, at);
-    const struct op_pack8 o = {view_from(x, at, n, f->w.info.n_embd), to.buf, to.off,
-                               moe_ints_of(f, count, f->cfg.part.ep)};
-
-    return f->moe->wire[0] && n ? op_pack8(f->s, &o, e) : 0;
-}
-
-static int unpack(struct forward *f, struct dbuf *y, int i, int at, int n, int count,
-                  struct err *e)
-{
-    const struct comm_at from = wire_row(f, i, at);
-    const struct op_unpack8 o = {view_from(y, at, n, f->w.info.n_embd), from.buf,
-                                 from.off, moe_ints_of(f, count, f->cfg.part.ep)};
-
-    return f->moe->wire[0] && n ? op_unpack8(f->s, &o, e) : 0;
-}
-
-static int send_out(struct forward *f, const struct forward_layer *l, struct view h,
-                    const struct chunk *c, struct err *e)
-{
-    struct forward_moe *m = f->moe;
-    int ep = f->cfg.part.ep, k = f->w.info.moe.top_k, cols = h.cols;
-    const struct op_dispatch dispatch = {
-        .x = view_from(h.buf, m->own + c->first / k, c->n / k, cols),
-        .out = view_from(m->out, c->first, c->n, cols),
-        .top_k = k,
-        .n_rank = ep,
-        .to = moe_ints_of(f, m->at.to + m->own * k + c->first, c->n),
-        .to_slot = moe_ints_of(f, m->at.to_slot + m->own * k + c->first, c->n),
-        .slot = moe_ints_of(f, m->at.slot + c->first, c->n),
-        .pos = moe_ints_of(f, m->at.pos + c->first, c->n),
-        .send = moe_ints_of(f, m->at.send + c->at * ep, ep),
-        .from = moe_ints_of(f, m->at.from + c->first, c->n),
-    };
-    const struct comm_a2a a = way_out(f, c);
-
-    if (op_dispatch(f->s, &dispatch, e) < 0 ||
-        pack(f, m->out, 0, c->first, c->n, m->at.send + c->at * ep, e) < 0 ||
-        comm_all_to_all_start(f->cfg.part.ep_comm, f->s, &a, e) < 0)
-        return -1;
-    return forward_tally_mark(f, l, false, e);
-}
-
-/* What came of a chunk through my experts, and off again. */
-static int work(struct forward *f, const struct forward_layer *l, const struct chunk *c,
-                struct err *e)
-{
-    struct forward_moe *m = f->moe;
-    struct comm *comm = f->cfg.part.ep_comm;
-    const struct comm_a2a out = way_out(f, c), home = way_home(f, c);
-    int n_slot = f->w.d.n_slot, ep = f->cfg.part.ep;
-    const struct op_group group = {
-        .n_slot = n_slot,
-        .n_pair = -1,
-        .cap = m->cap,
-        .second = second_pass(f),
-        .slot = moe_ints_of(f, m->at.got + c->base, c->most),
-        .count = moe_ints_of(f, m->at.recv + c->at * f->cfg.part.ep, f->cfg.part.ep),
-        .order = moe_ints_of(f, m->at.order, c->most),
-        .start = moe_ints_of(f, m->at.start, 2 * n_slot + 1),
-        .tally = forward_tally_slots(f, l)};
-
-    if (comm_all_to_all_finish(comm, f->s, &out, e) < 0 ||
-        forward_tally_mark(f, l, false, e) < 0 ||
-        unpack(f, m->in, 1, c->base, c->most, m->at.recv + c->at * ep, e) < 0 ||
-        op_group(f->s, &group, e) < 0 ||
-        experts(f, l, view_from(m->in, c->base, c->most, f->w.info.n_embd), c->base,
-                c->most, 1, n_slot, e) < 0 ||
-        pack(f, m->done, 2, c->base, c->most, m->at.recv + c->at * ep, e) < 0)
-        return -1;
-    return comm_all_to_all_start(comm, f->s, &home, e) < 0
-               ? -1
-               : forward_tally_mark(f, l, true, e);
-}
-
-/* y (+)= what the experts made of my rows h. */
-static int travel(struct forward *f, const struct forward_layer *l, struct view y,
-                  struct view h, int rows, bool add, struct err *e)
-{
-    int n = count_chunks(f, rows), k = f->w.info.moe.top_k;
-    struct chunk c[FORWARD_CHUNKS_MAX];
-
-    for (int i = 0; i < n; i++)
-        c[i] = chunk_of(f, rows, n, i);
-    for (int i = 0; i < n && i < 2; i++)
-        if (send_out(f, l, h, &c[i], e) < 0)
-            return -1;
-    for (int i = 0; i <= n; i++) {
-        if (i < n && work(f, l, &c[i], e) < 0)
-            return -1;
-        if (i > 0) {
-            const struct chunk *last = &c[i - 1];
-            const struct comm_a2a home = way_home(f, last);
-            struct view to = y;
-
-            to.off += (size_t)(last->first / k * y.cols) * sizeof(float);
-            to.rows = last->n / k;
-            if (comm_all_to_all_finish(f->cfg.part.ep_comm, f->s, &home, e) < 0 ||
-                forward_tally_mark(f, l, true, e) < 0 ||
-                unpack(f, f->moe->back, 3, last->first, last->n,
-                       f->moe->at.back + last->at * f->cfg.part.ep, e) < 0 ||
-                combine(f, to, view_from(f->moe->back, last->first, last->n, y.cols),
-                        last->first, true, add, e) < 0)
-                return -1;
-        }
-        if (i + 2 < n && send_out(f, l, h, &c[i + 2], e) < 0)
-            return -1;
-    }
-    return 0;
-}
 
 /* x += what f->sum holds: my rows of it, or, when x has all rows, those of all members.
  */
@@ -655,7 +420,7 @@ static int run_apart(struct forward *f, const struct forward_layer *l, struct db
                      int rows, const struct shape *sp, const int64_t *row_bytes,
                      struct err *e)
 {
-    int cols = f->w.info.n_embd, from, n = home_rows(f, rows, f->w.d.tp_at, &from);
+    int cols = f->w.info.n_embd, from, n = moe_home_rows(f, rows, f->w.d.tp_at, &from);
     bool all = moe_routes_all(f->moe);
     int known = all ? rows : n; /* rows that are routed here */
     struct view h = view_of(f->h, known, cols), y = view_from(f->sum, from, n, cols);
@@ -664,7 +429,8 @@ static int run_apart(struct forward *f, const struct forward_layer *l, struct db
     f->moe->own = all ? from : 0;
     set_capacity(f, rows, known);
     if (run_norm(f, h, mine, l->w[ROLE_FFN_NORM], e) < 0 || route(f, l, h, e) < 0 ||
-        forward_spread(f, l, known, e) < 0 || travel(f, l, y, h, rows, false, e) < 0 ||
+        forward_spread(f, l, known, e) < 0 ||
+        forward_travel(f, l, y, h, rows, false, e) < 0 ||
         shared(f, l, y, view_from(f->h, f->moe->own, n, cols), e) < 0)
         return -1;
     return bring_home(f, x, rows, from, n, sp, row_bytes, e);
@@ -682,7 +448,7 @@ static int run_cut(struct forward *f, const struct forward_layer *l, struct dbuf
     set_capacity(f, rows, rows);
     if ((rows && norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0) ||
         route(f, l, h, e) < 0 || forward_spread(f, l, rows, e) < 0 ||
-        travel(f, l, y, h, rows, !sp && f->w.d.tp_at == 0, e) < 0 ||
+        forward_travel(f, l, y, h, rows, !sp && f->w.d.tp_at == 0, e) < 0 ||
         shared(f, l, y, h, e) < 0)
         return -1;
     return rows ? close_sum(f, x, rows, sp, e) : 0;

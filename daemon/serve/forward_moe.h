@@ -1,7 +1,8 @@
 /* daemon/serve/forward_moe.h - inside the layers of experts of the forward module only.
  *
- * forward_moe.c runs a layer, forward_routes.c has the tables of where experts stand,
- * forward_tally.c what was counted. One owner thread (the rank's). */
+ * forward_moe.c runs a layer, forward_travel.c takes its rows to other ranks' experts,
+ * forward_routes.c has the tables of where experts stand, forward_tally.c what was
+ * counted. One owner thread (the rank's). */
 #ifndef SERVE_FORWARD_MOE_H
 #define SERVE_FORWARD_MOE_H
 
@@ -71,6 +72,12 @@ static inline bool moe_takes_away(const struct forward *f)
     return x->capacity > 0 && x->overflow >= OVERFLOW_NEXT_BEST;
 }
 
+/* Have pairs over the capacity a turn of their own in this run? */
+static inline bool moe_second_pass(const struct forward *f)
+{
+    return f->moe->cap && f->cfg.part.experts.overflow == OVERFLOW_SECOND_PASS;
+}
+
 /* Are all rows of a run routed on every rank? */
 static inline bool moe_routes_all(const struct forward_moe *m)
 {
@@ -84,6 +91,20 @@ int forward_routes_new(struct forward *f, struct err *e);
 /* Which copies the pairs of n rows that were routed here go to. */
 int forward_spread(struct forward *f, const struct forward_layer *l, int n,
                    struct err *e);
+
+/* A group's rows that a tp rank sends to experts: its share, or all of them where every
+ * expert is cut by tp and stands on as many ranks. */
+int moe_home_rows(const struct forward *f, int rows, int tp_at, int *ret_from);
+/* done[base + p] := expert(x[p / per_row]) for pairs in groups. */
+int moe_experts(struct forward *f, const struct forward_layer *l, struct view x, int base,
+                int pairs, int per_row, int n_slot, struct err *e);
+/* y (+)= the results of pairs first.. of x, in order or, if they were sent, as they came.
+ */
+int moe_combine(struct forward *f, struct view y, struct view x, int first, bool sent,
+                bool add, struct err *e);
+/* forward_travel.c: y (+)= what the experts made of my rows h, out of `rows`. */
+int forward_travel(struct forward *f, const struct forward_layer *l, struct view y,
+                   struct view h, int rows, bool add, struct err *e);
 
 /* forward_tally.c. Life; a step begins; the table of one of the stage's layers of
  * experts, of which this rank's slots are from..; where ops count of a layer's slots, and
