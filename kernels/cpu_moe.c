@@ -3,6 +3,7 @@
  * Routing, grouping and combining are plain loops, shared by rows; the experts' products
  * are those of cpu_experts. Every row's result depends
  * on that row alone: sums run in order of the experts' ranks in its own choice. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -492,7 +493,9 @@ int cpu_op_pack8(struct stream *s, const struct op_pack8 *o, struct err *e)
         for (int i = 0; i < cols; i++)
             max = fabsf(x[i]) > max || isnan(x[i]) ? fabsf(x[i]) : max;
         scale = max / F8_E4M3_MAX;
-        by = max > 0 ? F8_E4M3_MAX / max : 0;
+        if (scale < FLT_MIN) /* as good as nothing: 1 / scale may be too large */
+            scale = 0;
+        by = scale > 0 ? F8_E4M3_MAX / max : 0;
         memcpy(to, &scale, sizeof(scale));
         for (int i = 0; i < cols; i++)
             to[sizeof(scale) + (size_t)i] = f32_to_f8_e4m3(x[i] * by);

@@ -2,6 +2,7 @@
  * by tests/tools/dtype_golden.py), half precision, sizes. */
 #include "kernels/dtype.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "tests/test.h"
@@ -115,6 +116,31 @@ static void test_half_conversions(void **state)
     assert_true(isnan(f8_e4m3_to_f32(0x7f)) && isnan(f8_e4m3_to_f32(0xff)));
 }
 
+static void test_e4m3(void **state)
+{
+    (void)state;
+    for (int v = 0; v < 256; v++) /* every code is its own value's, NaN included */
+        assert_int_equal(f32_to_f8_e4m3(f8_e4m3_to_f32((uint8_t)v)), v);
+    for (int v = 0; v < 0x7e; v++) { /* between two: the nearer; halves to the even one */
+        float lo = f8_e4m3_to_f32((uint8_t)v), hi = f8_e4m3_to_f32((uint8_t)(v + 1));
+        float half = (lo + hi) / 2;
+        int even = v & 1 ? v + 1 : v;
+
+        assert_int_equal(f32_to_f8_e4m3(half), even);
+        assert_int_equal(f32_to_f8_e4m3(-half), even | 0x80);
+        assert_int_equal(f32_to_f8_e4m3(nextafterf(half, lo)), v);
+        assert_int_equal(f32_to_f8_e4m3(nextafterf(half, hi)), v + 1);
+    }
+    static const float big[] = {449, 464, 480, 1e9f, FLT_MAX, INFINITY};
+    for (size_t i = 0; i < sizeof(big) / sizeof(big[0]); i++) {
+        assert_int_equal(f32_to_f8_e4m3(big[i]), 0x7e);
+        assert_int_equal(f32_to_f8_e4m3(-big[i]), 0xfe);
+    }
+    assert_int_equal(f32_to_f8_e4m3(NAN), 0x7f);
+    assert_int_equal(f32_to_f8_e4m3(FLT_MIN / 4), 0);
+    assert_int_equal(f32_to_f8_e4m3(-0.0f), 0x80);
+}
+
 static void test_sizes_and_names(void **state)
 {
     (void)state;
@@ -136,6 +162,7 @@ static void test_sizes_and_names(void **state)
 static const struct CMUnitTest TESTS[] = {
     cmocka_unit_test(test_blocks_have_their_values),
     cmocka_unit_test(test_half_conversions),
+    cmocka_unit_test(test_e4m3),
     cmocka_unit_test(test_sizes_and_names),
 };
 
