@@ -5,10 +5,12 @@
 #include "daemon/serve/engine_experts.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "daemon/serve/executor.h"
+#include "daemon/serve/expertpage.h"
 #include "daemon/serve/model.h"
 #include "daemon/serve/ranks.h"
 #include "daemon/serve/routes.h"
@@ -34,6 +36,8 @@ struct rig {
     struct executor *x;
     struct step *st;
     struct engine_experts *g;
+    struct expertpage *page;
+    int page_fd;
     int n_done, n_aborted;
     char why[256];
     bool broken;
@@ -101,6 +105,9 @@ static void open_rig(struct rig *r, const char *family, const char *layout, int 
     assert_int_equal(layout_parse(layout, &c.layout, &e), 0);
     if (!rig_model)
         snprintf(r->dir, sizeof(r->dir), "%s", tiny_model(family, test_seed()));
+    if (expertpage_new(&r->page_fd, &r->page, &e) < 0)
+        fail_msg("%s", e.msg);
+    c.experts = r->page;
     if (model_open(rig_model ? rig_model : r->dir, &r->m, &e) < 0 ||
         ranks_new(r->m, &c, NULL, NULL, &r->x, &e) < 0)
         fail_msg("%s", e.msg);
@@ -118,6 +125,8 @@ static void close_rig(struct rig *r)
     else
         model_free(r->m);
     executor_free(r->x);
+    expertpage_free(r->page);
+    close(r->page_fd);
     free(r->st);
     if (r->dir[0])
         tiny_remove(r->dir);

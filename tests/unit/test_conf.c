@@ -259,6 +259,18 @@ static const struct bad bad[] = {
      2, 42, "instances.a.kv.host_mib", "nothing to keep"},
     {"slo_classes:\n  fast: {attainment: 0.9}\n", 2, 3, "slo_classes.fast",
      "a class without a target"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, experts: {transfer: f8}}}\n", 2,
+     47, "instances.a.experts.transfer",
+     "set experts.allow_output_change, or transfer f32"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, experts: {capacity: 1.5, "
+     "overflow: next-best}}}\n",
+     2, 62, "instances.a.experts.overflow", "overflow replica or second-pass"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, experts: {capacity: 1.5, "
+     "overflow: drop}}}\n",
+     2, 62, "instances.a.experts.overflow", "changes what the model answers"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, experts: {transfer: f8, "
+     "allow_output_change: false}}}\n",
+     2, 47, "instances.a.experts.transfer", "changes what"},
 };
 
 static void each_fault(void **st)
@@ -276,6 +288,28 @@ static void each_fault(void **st)
             strcmp(f->path, b->path) || !strstr(f->msg, b->part))
             fail_msg("%s: %d faults, %d:%d '%s': %s", b->text, faults.n, f->line,
                      f->column, f->path, f->msg);
+    }
+}
+
+/* What changes no output needs no leave, what does has it. */
+static void output_changes(void **st)
+{
+    static const char *const good[] = {
+        "{capacity: 1.5, overflow: replica}", "{capacity: 1.5, overflow: second-pass}",
+        "{overflow: drop}", /* without a capacity nothing is over it */
+        "{transfer: f8, allow_output_change: true}",
+        "{capacity: 1.5, overflow: drop, allow_output_change: true}"};
+
+    (void)st;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        char text[200];
+        struct conf *c;
+        snprintf(text, sizeof(text),
+                 "models: {m: {path: p}}\ninstances: {a: {model: m, experts: %s}}\n",
+                 good[i]);
+        c = parse(text);
+        assert_int_equal(conf_changes_output(&c->instances[0]), i > 2);
+        conf_unref(c);
     }
 }
 
@@ -568,13 +602,21 @@ static void engine_args(void **st)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(rows_are_sound), cmocka_unit_test(rows_are_the_options),
-    cmocka_unit_test(defaults),       cmocka_unit_test(values),
-    cmocka_unit_test(each_fault),     cmocka_unit_test(all_faults),
-    cmocka_unit_test(limits),         cmocka_unit_test(overrides),
-    cmocka_unit_test(replicas),       cmocka_unit_test(differences),
-    cmocka_unit_test(engine_args),    cmocka_unit_test(two_pools),
-    cmocka_unit_test(paths_of_pools), cmocka_unit_test(pools_that_cannot_be),
+    cmocka_unit_test(rows_are_sound),
+    cmocka_unit_test(rows_are_the_options),
+    cmocka_unit_test(defaults),
+    cmocka_unit_test(values),
+    cmocka_unit_test(each_fault),
+    cmocka_unit_test(all_faults),
+    cmocka_unit_test(output_changes),
+    cmocka_unit_test(limits),
+    cmocka_unit_test(overrides),
+    cmocka_unit_test(replicas),
+    cmocka_unit_test(differences),
+    cmocka_unit_test(engine_args),
+    cmocka_unit_test(two_pools),
+    cmocka_unit_test(paths_of_pools),
+    cmocka_unit_test(pools_that_cannot_be),
 };
 
 TEST_MAIN("conf", tests)

@@ -33,6 +33,28 @@ static int run_moves(struct rig *r, int moves, struct step_token (*out)[SEQS], i
 enum { STEPS = 1500 };
 static struct step_token want[STEPS][SEQS], got[STEPS][SEQS];
 
+/* Whatever slots an expert was in meanwhile: of each layer as many rows were counted as
+ * there were, prefill and decode apart. */
+static void check_counts(const struct rig *r, int n)
+{
+    const int64_t rows[EXPERT_PHASES] = {
+        [EXPERT_PREFILL] = 4 * SEQS, [EXPERT_DECODE] = (int64_t)(n - 1) * SEQS};
+    struct routes_dims d;
+    int n_layer;
+
+    assert_true(expertpage_dims(r->page, &d, &n_layer));
+    for (int l = 0; l < n_layer; l++)
+        for (int p = 0; p < EXPERT_PHASES; p++) {
+            int64_t sum = 0;
+            for (int x = 0; x < d.n_expert; x++) {
+                struct expert_count c;
+                expertpage_expert(r->page, l, x, p, &c);
+                sum += c.rows;
+            }
+            assert_int_equal(sum, rows[p] * TINY_TOP_K);
+        }
+}
+
 static void equal_through_moves(const char *family, const char *layout,
                                 enum spread routing, int moves)
 {
@@ -40,7 +62,9 @@ static void equal_through_moves(const char *family, const char *layout,
     int n;
 
     open_rig(&r, family, layout, 2, routing);
-    n = run_moves(&r, moves, got, STEPS);
+    n = run_moves(&r, moves, got, STEPS - 1);
+    step(&r, got[n++]); /* which tells what left its slot behind the last one */
+    check_counts(&r, n);
     uint64_t generation = 0;
     const struct routes *t = engine_experts_routes(r.g);
     for (int l = 0; l < t->n_layer; l++)
