@@ -42,6 +42,9 @@ void engine_metrics_out(struct engine_metrics *m, const struct sched_out *o)
     metric_observe(m->page, M_REQ_GEN, o->n_out);
     metric_observe(m->page, M_REQ_PREFILL_KV, o->n_prompt - o->n_cached);
     metric_observe(m->page, M_REQ_PREEMPTIONS, o->n_preempted);
+    for (int i = 0; i < 3; i++) /* bits in order of the labels */
+        if (o->altered >> i & 1)
+            metric_add(m->page, M_REQ_ALTERED, i, 1);
 }
 
 void engine_metrics_handoff(struct metric_page *page, int64_t copy_us, int64_t wait_us)

@@ -50,6 +50,7 @@ struct expert_report {
      * [n_layer, n_expert]; NULL = none has. */
     const struct expert_count *left;
     int n_expert;
+    unsigned altered; /* STEP_ALTERED_*, since the last report */
 };
 enum { EXPERT_COUNT_CELLS = 4, EXPERT_TRAFFIC_CELLS = 7 };
 static inline int expert_report_stride(int n_slot)

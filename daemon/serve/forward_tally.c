@@ -5,6 +5,7 @@
  * which the ops add, then the traffic, to which host code in stream order adds what the
  * counters of the collectives went up by. A report is one download of the bank of the
  * last step. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,11 @@
 #include "daemon/serve/step.h"
 
 _Static_assert((int)OP_TALLY == (int)EXPERT_COUNT_CELLS, "cells");
+_Static_assert(offsetof(struct expert_traffic, next) ==
+                       (EXPERT_TRAFFIC_CELLS - 2) * sizeof(int64_t) &&
+                   sizeof(struct expert_traffic) ==
+                       EXPERT_TRAFFIC_CELLS * sizeof(int64_t),
+               "next and dropped are last");
 _Static_assert(TALLY_ROWS == 0 && TALLY_OVER == 1 && TALLY_SERVICE_NS == 2,
                "their order");
 
@@ -26,7 +32,8 @@ struct forward_tally {
     struct route_layer *routes; /* [n_layer], of this rank's slots */
     struct expert_count *left;  /* [EXPERT_PHASES][n_layer][n_expert] */
     bool any_left, told; /* since the last report; what that one said is done with */
-    uint64_t bytes;      /* of the all-to-alls when last looked at */
+    int64_t lost[EXPERT_PHASES][2]; /* next, dropped: of all layers, as last reported */
+    uint64_t bytes;                 /* of the all-to-alls when last looked at */
     int64_t us;
 };
 
@@ -86,6 +93,7 @@ int forward_counts_clear(struct forward *f, struct err *e)
     if (!t || !t->cells)
         return 0;
     memset(t->host, 0, t->bank * sizeof(*t->host));
+    memset(t->lost, 0, sizeof(t->lost));
     forget_left(f, t);
     for (size_t i = 0; i < EXPERT_PHASES; i++)
         if (stream_upload(f->s, t->cells, i * t->bank * sizeof(int64_t), t->host,
@@ -205,6 +213,23 @@ int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool ho
     return op_host(f->s, &o, e);
 }
 
+/* What has been done since the last report that changes output. */
+static unsigned altered(const struct forward *f, struct forward_tally *t)
+{
+    unsigned how = f->moe->wire[0] ? STEP_ALTERED_F8 : 0;
+    int64_t sum[2] = {0};
+
+    for (int l = 0; l < f->moe->n_layer; l++)
+        for (int i = 0; i < 2; i++)
+            sum[i] += t->host[(l + 1) * t->stride - 2 + i]; /* the layer's last two */
+    if (sum[0] != t->lost[t->phase][0])
+        how |= STEP_ALTERED_NEXT;
+    if (sum[1] != t->lost[t->phase][1])
+        how |= STEP_ALTERED_DROP;
+    memcpy(t->lost[t->phase], sum, sizeof(sum));
+    return how;
+}
+
 int forward_report(struct forward *f, struct expert_report *ret, struct err *e)
 {
     const struct forward_part *p = &f->cfg.part;
@@ -225,7 +250,9 @@ int forward_report(struct forward *f, struct expert_report *ret, struct err *e)
     t->told = t->any_left;
     if (stream_download(f->s, t->host, t->cells,
                         (size_t)t->phase * t->bank * sizeof(int64_t),
-                        t->bank * sizeof(int64_t), e) < 0)
+                        t->bank * sizeof(int64_t), e) < 0 ||
+        stream_sync(f->s, e) < 0)
         return -1;
-    return stream_sync(f->s, e);
+    ret->altered = altered(f, t);
+    return 0;
 }

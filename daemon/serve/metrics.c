@@ -16,6 +16,7 @@ static const char *const import_states[] = {"queued", "waiting", "copying", "clo
                                             NULL};
 static const char *const split_parts[] = {"removed", "handoff", "scheduling", "queueing",
                                           NULL};
+static const char *const alter_actions[] = {"f8", "next-best", "drop", NULL};
 static const char *const move_results[] = {"done", "aborted", NULL};
 static const char *const http_codes[] = {"1xx", "2xx", "3xx", "4xx", "5xx", NULL};
 

@@ -252,6 +252,7 @@ void sched_finish(struct sched *s, int64_t now, struct sched_seq *q,
     o->n_cached = q->n_cached;
     o->n_out = q->n_toks - q->p.n_prompt;
     o->n_preempted = q->n_preempted;
+    o->altered = q->altered;
     o->queue_us = (q->started ? q->start_us : now) - q->add_us;
     if (q->n_toks > q->given) {
         o->prefill_us = q->first_us - q->start_us;

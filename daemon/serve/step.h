@@ -115,9 +115,13 @@ struct step_result {
     uint64_t seq;
     int32_t tok_off, n_scored, n_accepted;
 };
+/* What was done to rows of a step that changes what the model answers: they went to
+ * experts of other ranks in FP8, to the next best expert, to none. */
+enum { STEP_ALTERED_F8 = 1, STEP_ALTERED_NEXT = 2, STEP_ALTERED_DROP = 4 };
 struct step_done {
     uint64_t ticket, number;
     int32_t n_results, n_toks;
+    uint32_t altered;            /* STEP_ALTERED_* of any of its rows */
     int64_t start_us, end_us;    /* when the executor worked on it */
     struct step_result *results; /* owned by the executor until the next poll */
     struct step_token *toks;

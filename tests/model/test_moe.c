@@ -336,6 +336,7 @@ static void test_packed(void **state)
 
 struct counted {
     int64_t rows[EXPERT_PHASES], over, service, queue, moved, next, dropped, out, home;
+    unsigned altered;
     int steps;
 };
 
@@ -354,6 +355,7 @@ static void count(struct mesh_run *r, struct model *m, struct forward *f, int st
     rig_ok(forward_report(f, &told, &e), &e);
     if (!told.n_layer)
         return;
+    c->altered |= told.altered;
     s = (const void *)told.cells;
     t = (const void *)(s + told.n_slot);
     c->rows[told.phase] = c->over = c->service = c->queue = 0;
@@ -395,6 +397,7 @@ static struct counted counts(const char *layout, int budget,
         all.dropped += c->dropped;
         all.out += c->out;
         all.home += c->home;
+        all.altered |= c->altered;
         all.steps = c->steps > all.steps ? c->steps : all.steps;
         free(r[i].own);
     }
@@ -415,7 +418,7 @@ static void test_counts(void **state)
         struct counted c = counts(layouts[i], 20, &x); /* five full steps and the last */
         assert_int_equal(c.rows[EXPERT_PREFILL], 20 * c.steps * TINY_TOP_K);
         assert_int_equal(c.rows[EXPERT_DECODE], 0);
-        assert_true(c.service > 0 && c.queue >= 0 && c.over == 0);
+        assert_true(c.service > 0 && c.queue >= 0 && c.over == 0 && !c.altered);
         assert_true(i < 2 ? !c.out && !c.home : c.out > 0 && c.home > 0);
         c = counts(layouts[i], 1, &x);
         assert_int_equal(c.rows[EXPERT_DECODE], c.steps * TINY_TOP_K);
@@ -424,20 +427,24 @@ static void test_counts(void **state)
     x.capacity = 0.5;
     x.overflow = OVERFLOW_SECOND_PASS;
     struct counted c = counts("adp4 ep4", 40, &x);
-    assert_true(c.over > 0 && !c.next && !c.dropped);
+    assert_true(c.over > 0 && !c.next && !c.dropped && !c.altered);
     x.overflow = OVERFLOW_DROP;
     c = counts("tp1", 40, &x);
     assert_true(c.dropped > 0 && c.over == 0 && !c.next);
+    assert_int_equal(c.altered, STEP_ALTERED_DROP);
     assert_int_equal(c.rows[EXPERT_PREFILL] + c.dropped, 40 * c.steps * TINY_TOP_K);
     x.capacity = 1; /* room for all, not where they want to go */
     x.overflow = OVERFLOW_NEXT_BEST;
     c = counts("tp1", 40, &x);
     assert_true(c.next > 0 && c.over == 0 && c.dropped < c.next);
+    assert_int_equal(c.altered & ~STEP_ALTERED_DROP, STEP_ALTERED_NEXT);
     assert_int_equal(c.rows[EXPERT_PREFILL] + c.dropped, 40 * c.steps * TINY_TOP_K);
     x = (struct forward_experts){.transfer = TRANSFER_F8};
     const struct forward_experts plain = {0};
     struct counted f8 = counts("adp4 ep4", 40, &x), f32 = counts("adp4 ep4", 40, &plain);
     assert_true(f8.home * 3 < f32.home); /* a byte an element and a scale a row */
+    assert_int_equal(f8.altered, STEP_ALTERED_F8);
+    assert_int_equal(counts("tp1", 40, &x).altered, 0); /* no row travels */
 }
 
 /* ---- what is refused ---- */

@@ -33,6 +33,35 @@ static void test_one_request(void **state)
     w_done(&w);
 }
 
+/* A request remembers what was done to its steps; others do not. */
+static void test_altered(void **state)
+{
+    (void)state;
+    struct sched_cfg c = sim_cfg(16, 64);
+    struct w w;
+    struct seen s = {0};
+
+    w_init(&w, &c);
+    add(&w, req(1, 10, 3), 1);
+    for (int i = 0; next(&w); i++) {
+        struct step_done d;
+        w.now += 1000;
+        sim_run(&w.x, &d);
+        d.altered = i == 1 ? STEP_ALTERED_NEXT : i == 2 ? STEP_ALTERED_DROP : 0;
+        sched_event(w.s, w.now, &(struct sched_event){.kind = SCHED_DONE, .done = &d});
+    }
+    look(&w, 1, &s);
+    assert_int_equal(s.last.altered, STEP_ALTERED_NEXT | STEP_ALTERED_DROP);
+    s = (struct seen){0};
+    add(&w, req(2, 10, 3), 1);
+    while (turn(&w))
+        ;
+    look(&w, 2, &s);
+    assert_int_equal(s.finishes, 1);
+    assert_int_equal(s.last.altered, 0);
+    w_done(&w);
+}
+
 static enum err_code refusal(struct w *w, struct gen_params p)
 {
     struct seen s = {0};
@@ -506,6 +535,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_request),
+        cmocka_unit_test(test_altered),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_preemption),
