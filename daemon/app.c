@@ -33,6 +33,7 @@
 #include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/experts.h"
 #include "daemon/ctrl/fleet.h"
+#include "daemon/ctrl/linkwatch.h"
 #include "daemon/ctrl/modelpath.h"
 #include "daemon/ctrl/quality.h"
 #include "daemon/ctrl/router_ctl.h"
@@ -266,6 +267,7 @@ static int start_fleet(struct app *a, struct err *e)
 
     if (router_new(a->page, &a->router, e) < 0)
         return -1;
+    a->chores.router = a->router;
     c.router = a->router;
     c.page = a->page;
     c.experts = a->experts = experts_new(a->store, a->page);
@@ -470,7 +472,10 @@ static int start_store(struct app *a, struct err *e)
         return -1;
     a->alarms = alarms_new(on_alarm, a);
     a->slo = slo_new();
-    a->chores = (struct chores){.slo = a->slo, .store = a->store, .alarms = a->alarms};
+    a->chores = (struct chores){.slo = a->slo,
+                                .store = a->store,
+                                .alarms = a->alarms,
+                                .links = linkwatch_new(a->alarms)};
     journal_listen(a->store, on_journal, a);
     buf_init(&over, 0);
     for (int i = 0; i < n; i++)
@@ -583,6 +588,7 @@ void app_free(struct app *a, int code)
     }
     domain_free(a->domain);
     metric_page_free(a->page);
+    linkwatch_free(a->chores.links);
     alarms_free(a->alarms);
     slo_free(a->slo);
     store_close(a->store);

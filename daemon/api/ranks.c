@@ -12,6 +12,7 @@
 #include "daemon/api/query.h"
 #include "daemon/api/ranks.h"
 #include "daemon/api/server.h"
+#include "daemon/ctrl/linkwatch.h"
 #include "daemon/ctrl/rankview.h"
 
 void ranks_at(const struct rank_view *v, char ret[64])
@@ -90,6 +91,8 @@ static void put_comm(struct jw *w, const struct rank_view *v)
             jw_kint(w, "cut_bytes", (int64_t)c->cut_bytes);
             jw_knum(w, "ms", (double)c->us / 1e3);
             jw_knum(w, "wait_ms", (double)c->wait_us / 1e3);
+            jw_knum(w, "link_ms", (double)link_taken_us(c) / 1e3);
+            jw_knum(w, "link_share", share(link_taken_us(c), v->span_us));
             jw_obj_end(w);
         }
 }
@@ -190,14 +193,15 @@ static void put_seconds(const struct scrape *s, const char *name, const char *he
     }
 }
 
-enum comm_figure { CALLS, BYTES, SECONDS, WAIT };
+enum comm_figure { CALLS, BYTES, SECONDS, WAIT, LINK };
 
 static double figure(const struct comm_count *c, enum comm_figure f)
 {
     return f == CALLS     ? (double)c->calls
            : f == BYTES   ? (double)c->bytes
            : f == SECONDS ? (double)c->us / 1e6
-                          : (double)c->wait_us / 1e6;
+           : f == WAIT    ? (double)c->wait_us / 1e6
+                          : (double)link_taken_us(c) / 1e6;
 }
 
 static void put_calls(const struct scrape *s, const char *name, const char *help,
@@ -235,5 +239,7 @@ void ranks_metrics(struct router *r, struct buf *out)
               BYTES);
     put_calls(&s, "llmrack_comm_seconds_total", "Time of a rank in collectives", SECONDS);
     put_calls(&s, "llmrack_comm_wait_seconds_total", "Of it, waiting for others", WAIT);
+    put_calls(&s, "llmrack_link_busy_seconds_total",
+              "Time that the link over which a rank reads from others was taken", LINK);
     free(v);
 }

@@ -1,9 +1,13 @@
 /* daemon/ctrl/chores.c - the store looked after. */
 #include "daemon/ctrl/chores.h"
 
+#include <stdlib.h>
+
 #include "base/err.h"
 #include "base/log.h"
 #include "daemon/ctrl/alarm.h"
+#include "daemon/ctrl/linkwatch.h"
+#include "daemon/ctrl/rankview.h"
 #include "daemon/ctrl/slo.h"
 #include "state/store.h"
 
@@ -35,12 +39,25 @@ static void slow_ones(struct chores *c, int64_t wall_ms)
                  CHORES_BACKUPS_KEPT);
 }
 
+static void look_at_links(struct chores *c)
+{
+    struct rank_view *v;
+    int n = rankview_get(c->router, &v);
+
+    linkwatch_look(c->links, v, n);
+    free(v);
+}
+
 void chores_tick(struct chores *c, int64_t now_us, int64_t wall_ms)
 {
     struct err e = {0};
 
     alarm_if(c, slo_tick(c->slo, c->store, now_us, wall_ms, &e) < 0, "state.slo",
              ALARM_WARNING, e.msg);
+    if (now_us >= c->look_us) {
+        c->look_us = now_us + LINK_LOOK_US;
+        look_at_links(c);
+    }
     if (!c->minute_us)
         c->minute_us = now_us + MINUTE_US; /* a start has better things to do */
     if (now_us < c->minute_us)

@@ -1,12 +1,14 @@
 /* daemon/ctrl/chores.h - what the control thread does now and then for the store: SLO
- * minutes, the reserve, the daily backup. What does not work becomes an alarm, since
- * nobody waits for it. */
+ * minutes, the reserve, the daily backup; and a look at the links between ranks. What
+ * does not work becomes an alarm, since nobody waits for it. */
 #ifndef CTRL_CHORES_H
 #define CTRL_CHORES_H
 
 #include <stdint.h>
 
 struct alarms;
+struct linkwatch;
+struct router;
 struct slo;
 struct store;
 
@@ -16,7 +18,10 @@ struct chores {
     struct slo *slo;
     struct store *store;
     struct alarms *alarms;
-    int64_t minute_us; /* when the slow ones are due, 0 at first */
+    struct linkwatch *links;
+    struct router *router; /* whose ranks they are between */
+    int64_t look_us;       /* when they are looked at next */
+    int64_t minute_us;     /* when the slow ones are due, 0 at first */
 };
 
 /* Every second or so. Control thread. */

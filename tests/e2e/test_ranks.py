@@ -107,11 +107,13 @@ def test_bytes_and_time_of_collectives(mesh):
         assert a["calls"] - b["calls"] == steps * (2 * LAYERS + 1)
         assert a["bytes"] - b["bytes"] == sums * HIDDEN * 4 * 2 * 2 / 3
         assert 0 <= a["wait_ms"] <= a["ms"]
+        assert b["link_ms"] < a["link_ms"] and 0 < a["link_share"] <= 1
     for r, was in zip(ranks(mesh), busy):
         assert r["busy_s"] > was and 0 < r["busy_share"] <= 1 and 0 <= r["wait_share"] <= 1
     m = mesh.metrics()
     for i in range(3):
         who = f'rank="{i}"'
+        assert m[f'llmrack_link_busy_seconds_total{{{who},group="tp",call="all-reduce"}}'] > 0
         assert m[f'llmrack_comm_bytes_total{{{who},group="tp",call="all-reduce"}}'] == \
             after[i, "tp", "all-reduce"]["bytes"]
         assert m[f'llmrack_rank_memory_bytes{{{who},part="weights"}}'] == \
