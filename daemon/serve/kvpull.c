@@ -120,7 +120,7 @@ static int copy_head(struct puller *u, const struct kvregion *r, size_t off, int
                      int head, const int *pos, const uint8_t *tok, int n)
 {
     struct kvpull_piece p = {.layout = &r->layout, .dst = r->mem + off};
-    int64_t got;
+    int64_t got = 0;
 
     for (int i = 0; i < n; i++) {
         struct kvspot s = kvmap_find(u->j->src, &u->src, layer, head, pos[i]);
