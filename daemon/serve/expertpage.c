@@ -152,19 +152,30 @@ static void add_left(struct expertpage *p, const struct expert_report *r)
             }
 }
 
+static void put_counts(struct expertpage *p, const struct expert_report *r, int layer,
+                       int phase)
+{
+    struct layer_cells *c = &p->layer[r->first + layer];
+    struct slot_cells *s = &c->slot[r->rank * r->n_slot];
+    const int64_t *from = r->cells[phase] + layer * expert_report_stride(r->n_slot);
+
+    for (int k = 0; k < r->n_slot; k++, from += EXPERT_COUNT_CELLS)
+        for (int n = 0; n < EXPERT_COUNT_CELLS; n++)
+            put(&s[k].n[phase][n], from[n]);
+    for (int n = 0; n < EXPERT_TRAFFIC_CELLS; n++)
+        put(&c->traffic[r->rank][phase][n], from[n]);
+}
+
 void expertpage_put(struct expertpage *p, const struct expert_report *r)
 {
     add_left(p, r);
     for (int i = 0; i < r->n_layer; i++) {
         struct layer_cells *c = &p->layer[r->first + i];
         struct slot_cells *s = &c->slot[r->rank * r->n_slot];
-        const int64_t *from = r->cells + i * expert_report_stride(r->n_slot);
 
-        for (int k = 0; k < r->n_slot; k++, from += EXPERT_COUNT_CELLS)
-            for (int n = 0; n < EXPERT_COUNT_CELLS; n++)
-                put(&s[k].n[r->phase][n], from[n]);
-        for (int n = 0; n < EXPERT_TRAFFIC_CELLS; n++)
-            put(&c->traffic[r->rank][r->phase][n], from[n]);
+        for (int k = 0; k < EXPERT_PHASES; k++)
+            if (r->cells[k])
+                put_counts(p, r, i, k);
         if (get(&c->seen[r->rank]) == (int64_t)r->routes[i].generation)
             continue;
         for (int k = 0; k < r->n_slot; k++) {

@@ -45,7 +45,8 @@ struct expert_slot {
 struct expert_report {
     int rank, phase, first, n_layer, n_slot;
     const struct route_layer *routes; /* [n_layer], of this rank's slots only */
-    const int64_t *cells; /* of a layer: expert_count [n_slot], expert_traffic */
+    /* By phase; of a layer: expert_count [n_slot], expert_traffic. NULL: as last told */
+    const int64_t *cells[EXPERT_PHASES];
     /* What slots counted of experts that have left them since the last report, [phase]
      * [n_layer, n_expert]; NULL = none has. */
     const struct expert_count *left;

@@ -4,7 +4,7 @@
  * A bank of int64 for each phase: of each layer its slots' counts (OP_TALLY each), to
  * which the ops add, then the traffic, to which host code in stream order adds what the
  * counters of the collectives went up by. A report is one download of the bank of the
- * last step. */
+ * last step, and of the other one where counts began again. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,12 +28,13 @@ struct forward_tally {
     struct dbuf *cells; /* [EXPERT_PHASES][n_layer][stride] */
     int phase, stride;
     size_t bank;                /* cells */
-    int64_t *host;              /* of one bank */
+    int64_t *host;              /* as cells */
     struct route_layer *routes; /* [n_layer], of this rank's slots */
     struct expert_count *left;  /* [EXPERT_PHASES][n_layer][n_expert] */
     bool any_left, told; /* since the last report; what that one said is done with */
     int64_t lost[EXPERT_PHASES][2]; /* next, dropped: of all layers, as last reported */
-    uint64_t bytes;                 /* of the all-to-alls when last looked at */
+    bool began;     /* again, counts of any phase, since the last report */
+    uint64_t bytes; /* of the all-to-alls when last looked at */
     int64_t us;
 };
 
@@ -45,7 +46,7 @@ int forward_tally_new(struct forward *f, struct err *e)
 
     t->stride = expert_report_stride(f->w.d.n_slot);
     t->bank = (size_t)t->stride * (size_t)m->n_layer;
-    t->host = xcalloc(t->bank + 1, sizeof(*t->host));
+    t->host = xcalloc(EXPERT_PHASES * t->bank + 1, sizeof(*t->host));
     t->left =
         xcalloc(EXPERT_PHASES * (size_t)m->n_layer * (size_t)f->w.info.moe.n_expert + 1,
                 sizeof(*t->left));
@@ -92,9 +93,10 @@ int forward_counts_clear(struct forward *f, struct err *e)
 
     if (!t || !t->cells)
         return 0;
-    memset(t->host, 0, t->bank * sizeof(*t->host));
+    memset(t->host, 0, EXPERT_PHASES * t->bank * sizeof(*t->host));
     memset(t->lost, 0, sizeof(t->lost));
     forget_left(f, t);
+    t->began = true;
     for (size_t i = 0; i < EXPERT_PHASES; i++)
         if (stream_upload(f->s, t->cells, i * t->bank * sizeof(int64_t), t->host,
                           t->bank * sizeof(int64_t), e) < 0)
@@ -141,7 +143,7 @@ static int leave(struct forward *f, struct forward_tally *t, int layer, int slot
         to->service_ns += had.service_ns;
         to->queue_ns += had.queue_ns;
     }
-    t->any_left = true;
+    t->any_left = t->began = true;
     return 0;
 }
 
@@ -216,18 +218,36 @@ int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool ho
 /* What has been done since the last report that changes output. */
 static unsigned altered(const struct forward *f, struct forward_tally *t)
 {
+    const int64_t *now = t->host + (size_t)t->phase * t->bank;
     unsigned how = f->moe->wire[0] ? STEP_ALTERED_F8 : 0;
     int64_t sum[2] = {0};
 
     for (int l = 0; l < f->moe->n_layer; l++)
         for (int i = 0; i < 2; i++)
-            sum[i] += t->host[(l + 1) * t->stride - 2 + i]; /* the layer's last two */
+            sum[i] += now[(l + 1) * t->stride - 2 + i]; /* the layer's last two */
     if (sum[0] != t->lost[t->phase][0])
         how |= STEP_ALTERED_NEXT;
     if (sum[1] != t->lost[t->phase][1])
         how |= STEP_ALTERED_DROP;
     memcpy(t->lost[t->phase], sum, sizeof(sum));
     return how;
+}
+
+/* The counts of the phase of the last step; and of the others, where they began again. */
+static int fetch(struct forward *f, struct forward_tally *t, struct expert_report *ret,
+                 struct err *e)
+{
+    for (int p = 0; p < EXPERT_PHASES; p++) {
+        size_t at = (size_t)p * t->bank;
+
+        if (!t->began && p != t->phase)
+            continue;
+        if (stream_download(f->s, t->host + at, t->cells, at * sizeof(int64_t),
+                            t->bank * sizeof(int64_t), e) < 0)
+            return -1;
+        ret->cells[p] = t->host + at;
+    }
+    return stream_sync(f->s, e);
 }
 
 int forward_report(struct forward *f, struct expert_report *ret, struct err *e)
@@ -245,14 +265,11 @@ int forward_report(struct forward *f, struct expert_report *ret, struct err *e)
                                   .n_slot = f->w.d.n_slot,
                                   .routes = t->routes,
                                   .left = t->any_left && !t->told ? t->left : NULL,
-                                  .n_expert = f->w.info.moe.n_expert,
-                                  .cells = t->host};
+                                  .n_expert = f->w.info.moe.n_expert};
     t->told = t->any_left;
-    if (stream_download(f->s, t->host, t->cells,
-                        (size_t)t->phase * t->bank * sizeof(int64_t),
-                        t->bank * sizeof(int64_t), e) < 0 ||
-        stream_sync(f->s, e) < 0)
+    if (fetch(f, t, ret, e) < 0)
         return -1;
+    t->began = false;
     ret->altered = altered(f, t);
     return 0;
 }

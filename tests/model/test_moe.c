@@ -356,7 +356,7 @@ static void count(struct mesh_run *r, struct model *m, struct forward *f, int st
     if (!told.n_layer)
         return;
     c->altered |= told.altered;
-    s = (const void *)told.cells;
+    s = (const void *)told.cells[told.phase];
     t = (const void *)(s + told.n_slot);
     c->rows[told.phase] = c->over = c->service = c->queue = 0;
     for (int i = 0; i < told.n_slot; i++) {

@@ -36,10 +36,18 @@ static void report(struct expertpage *p, int rank, int phase, uint64_t generatio
     const struct route_layer l[2] = {{generation, expert[0], share[0]},
                                      {generation, expert[1], share[1]}};
     struct expert_count left[EXPERT_PHASES * 2 * EXPERTS] = {{0}};
-    const struct expert_report r = {rank, phase, 1, 2, SLOTS, l, cells, left, EXPERTS};
+    struct expert_report r = {.rank = rank,
+                              .phase = phase,
+                              .first = 1,
+                              .n_layer = 2,
+                              .n_slot = SLOTS,
+                              .routes = l,
+                              .left = left,
+                              .n_expert = EXPERTS};
 
     left[(EXPERT_DECODE * 2 + 1) * EXPERTS + 5] = (struct expert_count){7, 1, 20, 30};
 
+    r.cells[phase] = cells;
     assert_int_equal(2 * expert_report_stride(SLOTS) * 8, sizeof(cells));
     for (int i = 0; i < 2; i++)
         for (int s = 0; s < SLOTS; s++) {
