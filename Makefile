@@ -101,6 +101,11 @@ run: all $(filter $(MODEL_DEMO) $(MODEL_MOE),$(MODEL))
 demo: all $(filter $(MODEL_DEMO),$(MODEL))
 	$(Q)python3 tests/tools/demo.py $(MODEL)
 
+$(VENV)/plot.ok: | $(VENV)/bin/python
+	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check matplotlib==3.11.2 && touch $@
+demo-moe: all $(MODEL_MOE) $(VENV)/plot.ok
+	$(Q)$(VENV)/bin/python tests/tools/demo_moe.py $(MODEL_MOE) $(B)/demo-moe.png
+
 # ---- tests: make check T=name runs what is so named ----
 tests_in = $(patsubst %.c,$(O)/%,$(foreach d,$(1),$(wildcard tests/$(d)/test_*.c)))
 UNIT := $(call tests_in,unit ops model fault)
@@ -220,6 +225,7 @@ help:
 	@echo 'make            build/llmrackd build/llmrack-engine build/llmctl'
 	@echo 'make run        fetch the demo model and serve it on 127.0.0.1:$(PORT)  (MODEL=path, MOE=1, ARGS=options)'
 	@echo 'make demo       start, ask one question, print answer and speed, stop'
+	@echo 'make demo-moe   experts follow two topics in turn: build/demo-moe.png'
 	@echo 'make check      all tests                      (T=name: only those so named)'
 	@echo 'make check-san  the same under sanitizers      check-long: long fuzz and simulation'
 	@echo 'make crash-test kills the daemon 200 times and looks whether anything is lost'
@@ -228,7 +234,7 @@ help:
 	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  clean'
 	@echo 'make install    DESTDIR= PREFIX=/usr/local      deb: build/llmrack_$(VERSION)_*.deb'
 
-.PHONY: all man deb run demo check crash-test check-san san-run san-run-thread check-long fuzz fuzz-build bench \
+.PHONY: all man deb run demo demo-moe check crash-test check-san san-run san-run-thread check-long fuzz fuzz-build bench \
 	bench-peer bench-parallel bench-plan bench-experts format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all

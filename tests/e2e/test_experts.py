@@ -130,6 +130,57 @@ def test_plan_apply_and_the_same_text(moe):
     assert len(rows) == 3 and all(r["actor"] != "daemon" and r["subject"] == "main" for r in rows)
 
 
+UPCYCLED = "var/models/SmolLM2-135M-8x-upcycled.gguf"
+MANY = """
+rack: cpu:4
+model_roots: [{root}]
+models: {{moe: {{path: {path}}}}}
+instances:
+  main: {{model: moe, ctx: 512, step_tok: 64, kv: {{mib: 128}}, layout: {{adp: 4, ep: 4}},
+          experts: {{spare: 1, policy: off, sample_ms: 200, routing: {routing}}}}}
+"""
+
+
+@pytest.mark.skipif(not (os.environ.get("LLMRACK_LONG") and os.path.exists(UPCYCLED)),
+                    reason="LLMRACK_LONG=1 and the upcycled demo model")
+@pytest.mark.parametrize("routing", ["static", "least-loaded", "probabilities"])
+def test_greedy_text_through_a_hundred_moves(tmp_path, routing):
+    """The upcycled demo model under load: the planner's and EPLB's plans in turn, of two
+    topics, until a hundred moves are done; no text changes."""
+    path = os.path.realpath(UPCYCLED)
+    (tmp_path / "c.yaml").write_text(MANY.format(root=os.path.dirname(path), path=path,
+                                                 routing=routing))
+    r = rack_module.Rack("--config", str(tmp_path / "c.yaml"), model=None)
+    topics = ["{i} + 7 = {j}. 12 + 8 = 20. 13 + 9 =", "Chapter {i}. Once upon a time there was a"]
+
+    def text(k):
+        prompt = topics[k % 2].format(i=k + 11, j=k + 18)
+        status, body, _ = r.post(TEXT, {"prompt": prompt, "max_tokens": 24, "temperature": 0,
+                                        "ignore_eos": True})
+        assert status == 200, body
+        return body["choices"][0]["text"]
+
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            want = list(pool.map(text, range(12)))
+            turn = 0
+            while shown(r, "?layer=0")["moves_done"] < 100:
+                assert turn < 12, shown(r, "?layer=0")
+                said = order(r, "apply", method=["planner", "eplb"][turn % 2])[1]
+                of = range(turn % 2, 12, 2)  # one topic: the next plan's loads are its
+                while True:
+                    assert list(pool.map(text, of)) == [want[k] for k in of]
+                    op = r.local("/api/v1/operations/" + said["operation"])
+                    if op["state"] != "running":
+                        break
+                assert op["state"] == "done", op
+                turn += 1
+            assert list(pool.map(text, range(12))) == want
+        assert shown(r, "?layer=0")["moves_aborted"] == 0
+    finally:
+        r.stop()
+
+
 def test_freeze_and_thaw(moe):
     assert order(moe, "freeze", reason="a test") == (200, {"instance": "main", "frozen": True})
     assert shown(moe)["frozen"]

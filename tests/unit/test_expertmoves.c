@@ -3,6 +3,8 @@
  * has; what fails before the flip leaves the old map. */
 #include "tests/unit/expert_rig.h"
 
+#include <unistd.h>
+
 enum { MOVES = 100 };
 
 /* Steps, and a move whenever none is under way, until `moves` are done; the steps that
@@ -89,6 +91,22 @@ static void test_equal(void **state)
     (void)state;
     for (int p = 0; p < SPREAD_COUNT; p++)
         equal_through_moves("qwen3_moe", "tp2 ep2", (enum spread)p, MOVES);
+}
+
+/* The text of the upcycled demo model (make var/models/..-upcycled.gguf); long. */
+static void test_equal_text(void **state)
+{
+    static const char model[] = "var/models/SmolLM2-135M-8x-upcycled.gguf";
+    (void)state;
+
+    if (!getenv("LLMRACK_LONG") || access(model, R_OK) < 0)
+        skip();
+    rig_model = model;
+    rig_slice = 0;
+    for (int p = 0; p < SPREAD_COUNT; p++)
+        equal_through_moves("", "adp2 ep2", (enum spread)p, MOVES);
+    rig_model = NULL;
+    rig_slice = 2048;
 }
 
 static void test_equal_layouts(void **state)
@@ -238,9 +256,9 @@ static void test_shares(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_idle),          cmocka_unit_test(test_refused),
-    cmocka_unit_test(test_checksum),      cmocka_unit_test(test_given_up),
-    cmocka_unit_test(test_shares),        cmocka_unit_test(test_equal),
-    cmocka_unit_test(test_equal_layouts),
+    cmocka_unit_test(test_idle),       cmocka_unit_test(test_refused),
+    cmocka_unit_test(test_checksum),   cmocka_unit_test(test_given_up),
+    cmocka_unit_test(test_shares),     cmocka_unit_test(test_equal),
+    cmocka_unit_test(test_equal_text), cmocka_unit_test(test_equal_layouts),
 };
 TEST_MAIN("expertmoves", tests)
