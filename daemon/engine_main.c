@@ -57,13 +57,13 @@ static int parse_secret(const char *hex, uint8_t out[16], struct err *e)
     return 0;
 }
 
-static int parse_factor(const char *s, double *ret, struct err *e)
+static int parse_factor(const char *what, const char *s, double *ret, struct err *e)
 {
     char *end;
 
     *ret = strtod(s, &end);
     if (end == s || *end || !(*ret >= 0 && *ret <= 1000))
-        return err_set(e, ERR_RANGE, "capacity '%s': a number from 0 to 1000 is right",
+        return err_set(e, ERR_RANGE, "%s '%s': a number from 0 to 1000 is right", what,
                        s);
     return 0;
 }
@@ -76,6 +76,7 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
                                           "usp"};
     char layout[96];
     const struct instance_opts *i = &o->inst;
+    double affinity;
 
     *c = (struct engine_cfg){
         .model = i->model,
@@ -108,9 +109,11 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
              (int)i->tp, (int)i->adp, (int)i->ep, (int)i->cp,
              i->cp_method == 4 ? (int)i->cp_u : 1, i->cp > 1 ? methods[i->cp_method] : "",
              i->sp ? "sp" : "");
-    if (parse_factor(i->capacity, &c->moe.capacity, e) < 0 ||
+    if (parse_factor("capacity", i->capacity, &c->moe.capacity, e) < 0 ||
+        parse_factor("affinity", i->affinity, &affinity, e) < 0 ||
         layout_parse(layout, &c->layout, e) < 0)
         return -1;
+    c->moe.count_pairs = affinity > 0;
     return parse_secret(o->secret, c->secret, e);
 }
 

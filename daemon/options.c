@@ -75,6 +75,8 @@
              "what becomes of rows over it"),                                            \
         ENUM(T, P transfer, "transfer", "f32|f8", "f32",                                 \
              "how rows travel to experts of other ranks"),                               \
+        STR(T, P affinity, "affinity", "0", "A",                                         \
+            "over 0: count which experts are chosen together"),                          \
         STR(T, P emulate, "emulate", "", "RACK",                                         \
             "rack whose links are emulated between the ranks; empty = none")
 

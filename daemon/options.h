@@ -39,6 +39,7 @@ struct instance_opts {
     int64_t spare;                   /* slots for experts that move */
     int routing, overflow, transfer; /* enums spread, moe_overflow, moe_transfer */
     const char *capacity;            /* a factor, a number; 0 = none */
+    const char *affinity;            /* likewise */
     const char *emulate;             /* rack whose links are emulated; "" = none */
 };
 

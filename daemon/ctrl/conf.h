@@ -83,8 +83,9 @@ struct conf_instance {
         double enter, leave, min_gain;
         int64_t max_moves, plan_mib, max_slots;
         double slack_share, prefill_share;
-        int routing;             /* enum spread */
-        double capacity;         /* 0 = none */
+        int routing;     /* enum spread */
+        double capacity; /* 0 = none */
+        double affinity;
         int overflow;            /* enum moe_overflow */
         int transfer;            /* enum moe_transfer */
         int allow_output_change; /* enum conf_output */

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/ctrl/experts_int.h"
+#include "daemon/serve/links.h"
 #include "daemon/serve/wire.h"
 #include "daemon/serve/wire_experts.h"
 #include "state/store.h"
@@ -65,6 +66,8 @@ static void free_set(struct expert_set *s)
     free_counts(&s->seen);
     free_counts(&s->fresh);
     free(s->move);
+    free(s->with);
+    free(s->host);
     free(s);
 }
 
@@ -177,6 +180,25 @@ static void fill_limits(struct expert_set *s, const struct conf_instance *i)
     };
     s->sample_us = i->experts.sample_ms * 1000;
     s->tpot_us = (int64_t)(i->slo.tpot_ms * 1000);
+    s->affinity = i->experts.affinity;
+}
+
+/* Hosts of the ranks, where links between hosts are emulated and the ranks are those of
+ * the expert group, in order. */
+static void find_hosts(struct expert_set *s, const struct conf_instance *i)
+{
+    int n = s->now->d.n_rank;
+    struct rank_links links;
+    struct err e;
+
+    if (!i->layout.emulate || !i->layout.emulate[0] || i->layout.pp > 1 ||
+        i->layout.tp * i->layout.cp * i->layout.adp != n ||
+        rank_links_named(i->layout.emulate, n, &links, &e) < 0)
+        return;
+    s->host = xcalloc((size_t)n, sizeof(*s->host));
+    for (int k = 0; k < n; k++)
+        s->host[k] = links.host[k];
+    rank_links_done(&links);
 }
 
 void experts_ready(struct experts *x, const struct experts_engine *e,
@@ -209,6 +231,7 @@ void experts_ready(struct experts *x, const struct experts_engine *e,
     new_counts(&s->seen, n);
     new_counts(&s->fresh, n);
     fill_limits(s, i);
+    find_hosts(s, i);
     pthread_mutex_lock(&x->lock);
     list_push(&x->sets, &s->link);
     pthread_mutex_unlock(&x->lock);
@@ -288,6 +311,26 @@ static double slack_us(const struct expert_set *s)
 static const struct controller_devices *devices_of(struct expert_set *s)
 {
     s->devices = (struct controller_devices){.expert_bytes = s->expert_bytes};
+    s->devices.host = s->host;
+    return &s->devices;
+}
+
+/* The same with which experts are chosen together, for plans from nothing. */
+static const struct controller_devices *devices_asked(struct expert_set *s,
+                                                      enum controller_method m)
+{
+    size_t one = (size_t)s->now->d.n_expert * (size_t)s->now->d.n_expert;
+    bool known = s->affinity > 0 && m == CONTROLLER_PLANNER && s->e.pairs && s->host;
+
+    devices_of(s);
+    if (known && !s->with)
+        s->with = xcalloc((size_t)s->now->n_layer * one, sizeof(*s->with));
+    for (int l = 0; known && l < s->now->n_layer; l++)
+        known = s->e.pairs(s->e.arg, l, s->now->d.n_expert, s->with + (size_t)l * one);
+    if (known) {
+        s->devices.with = s->with;
+        s->devices.affinity = s->affinity;
+    }
     return &s->devices;
 }
 
@@ -355,7 +398,7 @@ int experts_apply(struct experts *x, const char *instance, enum controller_metho
     if (s->plan)
         return err_set(e, ERR_CONFLICT, "plan %llu is under way",
                        (unsigned long long)s->plan);
-    d = devices_of(s);
+    d = devices_asked(s, m);
     pthread_mutex_lock(&x->lock);
     int rc = controller_replan(s->c, s->now, d, &s->l, m, now_us, &a, e);
     pthread_mutex_unlock(&x->lock);
@@ -379,7 +422,7 @@ int experts_propose(struct experts *x, const char *instance, enum controller_met
 
     if (none(x, instance, &s, e) < 0)
         return -1;
-    d = devices_of(s);
+    d = devices_asked(s, m);
     pthread_mutex_lock(&x->lock);
     int rc = controller_preview(s->c, s->now, d, &s->l, m, &a, e);
     pthread_mutex_unlock(&x->lock);

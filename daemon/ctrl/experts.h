@@ -37,6 +37,9 @@ struct experts_engine {
     const char *instance;
     bool (*send)(void *arg, const struct wire_expert_orders *o);
     bool (*read)(void *arg, int n_layer, int n_expert, struct experts_counts *ret);
+    /* How often two experts of a layer were chosen for one row, [n_expert * n_expert];
+     * false: not counted. NULL allowed. */
+    bool (*pairs)(void *arg, int layer, int n_expert, double *ret);
     void *arg;
 };
 

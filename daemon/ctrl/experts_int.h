@@ -25,6 +25,9 @@ struct expert_set {
     struct routes *now, *loaded;
     int64_t expert_bytes;
     struct controller_devices devices;
+    double affinity;
+    double *with; /* [n_layer * n_expert * n_expert] where affinity is over 0 */
+    int *host;    /* [n_rank], or NULL: one */
     struct experts_counts seen, fresh; /* of the last sample; and since */
     bool any_seen;
 

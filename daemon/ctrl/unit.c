@@ -248,12 +248,22 @@ static bool read_experts(void *arg, int n_layer, int n_expert, struct experts_co
     return true;
 }
 
+static bool read_pairs(void *arg, int layer, int n_expert, double *ret)
+{
+    const struct unit *u = arg;
+
+    return expertpage_pairs_of(target_experts(u->target), layer, n_expert, ret);
+}
+
 /* The engine is ready; r NULL: it is gone. */
 static void on_facts(void *arg, const struct wire_ready *r)
 {
     struct unit *u = arg;
-    const struct experts_engine e = {
-        .instance = u->inst->name, .send = send_experts, .read = read_experts, .arg = u};
+    const struct experts_engine e = {.instance = u->inst->name,
+                                     .send = send_experts,
+                                     .read = read_experts,
+                                     .pairs = read_pairs,
+                                     .arg = u};
 
     if (u->env->experts && r)
         experts_ready(u->env->experts, &e, u->inst, r);

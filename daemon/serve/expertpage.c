@@ -30,6 +30,8 @@ struct expertpage {
     cell n_layer, n_expert, n_rank, n_slot, epoch;
     cell steps[EXPERT_PHASES];
     struct layer_cells layer[EXPERTPAGE_LAYERS];
+    cell paired; /* pairs are counted */
+    _Atomic uint32_t pairs[EXPERTPAGE_LAYERS][EXPERTPAGE_PAIRED][EXPERTPAGE_PAIRED];
 };
 
 _Static_assert(sizeof(struct expert_count) == EXPERT_COUNT_CELLS * 8, "cells");
@@ -129,12 +131,28 @@ int expertpage_open(struct expertpage *p, const struct routes_dims *d, int n_lay
     forget_left(p, n_layer, d->n_expert);
     for (int i = 0; i < EXPERT_PHASES; i++)
         put(&p->steps[i], 0);
+    put(&p->paired, 0);
     put(&p->n_expert, d->n_expert);
     put(&p->n_rank, d->n_rank);
     put(&p->n_slot, d->n_slot);
     atomic_store(&p->n_layer, n_layer);
     return 0;
 }
+
+void expertpage_pairs_begin(struct expertpage *p)
+{
+    int64_t n = get(&p->n_expert);
+
+    if (n > EXPERTPAGE_PAIRED)
+        return;
+    for (int l = 0; l < get(&p->n_layer); l++)
+        for (int a = 0; a < n; a++)
+            for (int b = 0; b < n; b++)
+                atomic_store_explicit(&p->pairs[l][a][b], 0, memory_order_relaxed);
+    put(&p->paired, 1);
+}
+
+_Atomic uint32_t *expertpage_pairs(struct expertpage *p) { return &p->pairs[0][0][0]; }
 
 static void add_left(struct expertpage *p, const struct expert_report *r)
 {
@@ -272,6 +290,22 @@ void expertpage_expert(const struct expertpage *p, int layer, int expert, int ph
         ret->service_ns += get(&c[2]);
         ret->queue_ns += get(&c[3]);
     }
+}
+
+bool expertpage_pairs_of(const struct expertpage *p, int layer, int n_expert, double *ret)
+{
+    if (!get(&p->paired) || n_expert > EXPERTPAGE_PAIRED || layer < 0 ||
+        layer >= EXPERTPAGE_LAYERS)
+        return false;
+    for (int a = 0; a < n_expert; a++)
+        for (int b = 0; b < n_expert; b++)
+            ret[a * n_expert + b] =
+                a == b ? 0
+                       : (double)atomic_load_explicit(
+                             (_Atomic uint32_t *)&p
+                                 ->pairs[layer][a < b ? a : b][a < b ? b : a],
+                             memory_order_relaxed);
+    return true;
 }
 
 void expertpage_traffic(const struct expertpage *p, int layer, int rank, int phase,

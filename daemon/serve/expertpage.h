@@ -19,7 +19,7 @@ struct err;
 struct expertpage;
 
 enum expert_phase { EXPERT_PREFILL, EXPERT_DECODE, EXPERT_PHASES };
-enum { EXPERTPAGE_LAYERS = 128 };
+enum { EXPERTPAGE_LAYERS = 128, EXPERTPAGE_PAIRED = 256 /* experts */ };
 
 /* Of a slot. rows: pairs (row, choice) that ran there; over: of them beyond the capacity;
  * service: time in its products; queue: summed over its pairs, from when they were there
@@ -69,6 +69,11 @@ void expertpage_free(struct expertpage *p); /* NULL allowed */
  * more than the page has room for. */
 int expertpage_open(struct expertpage *p, const struct routes_dims *d, int n_layer,
                     struct err *e);
+/* How often two experts of a layer were chosen for one row, counted from now on: cells of
+ * [n_layer][EXPERTPAGE_PAIRED][EXPERTPAGE_PAIRED], the lower expert first, to which ranks
+ * add. After expertpage_open, by one rank; nothing where experts are too many. */
+void expertpage_pairs_begin(struct expertpage *p);
+_Atomic uint32_t *expertpage_pairs(struct expertpage *p);
 void expertpage_put(struct expertpage *p, const struct expert_report *r);
 void expertpage_step(struct expertpage *p, int phase); /* by one rank, after a step */
 /* A rank whose count is behind this begins again from zero before its next step. */
@@ -77,6 +82,10 @@ uint64_t expertpage_epoch(const struct expertpage *p);
 /* The daemon: begin again; no engine any more. */
 void expertpage_restart(struct expertpage *p);
 void expertpage_clear(struct expertpage *p);
+/* Pairs of a layer, both ways round, into ret [n_expert * n_expert]; false when they are
+ * not counted. */
+bool expertpage_pairs_of(const struct expertpage *p, int layer, int n_expert,
+                         double *ret);
 /* False without an engine, or of a dense model. Steps of a phase. What the engine wrote
  * is bounded here. */
 bool expertpage_dims(const struct expertpage *p, struct routes_dims *ret,

@@ -54,6 +54,10 @@ struct forward_experts {
     double capacity;
     enum moe_overflow overflow;
     enum moe_transfer transfer;
+    /* Pairs of experts chosen for one row are counted (expertpage_pairs), at up to
+     * EXPERTPAGE_PAIRED experts. pairs: set by the rank. */
+    bool count_pairs;
+    _Atomic uint32_t *pairs;
 };
 
 /* Which part of a model a rank holds and how it meets the others. Zeroed = all of it.

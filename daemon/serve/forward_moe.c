@@ -252,6 +252,8 @@ static int route(struct forward *f, const struct forward_layer *l, struct view h
         return -1;
     if (moe_takes_away(f) && h.rows && op_capacity(f->s, &less, e) < 0)
         return -1;
+    if (forward_tally_pairs(f, l, h.rows, &o, e) < 0)
+        return -1;
     return watch(f, l, h, &o, e);
 }
 

@@ -117,6 +117,9 @@ int forward_tally_route(struct forward *f, int layer, const struct route_layer *
                         int from, struct err *e);
 struct lview forward_tally_slots(const struct forward *f, const struct forward_layer *l);
 struct lview forward_tally_lost(const struct forward *f, const struct forward_layer *l);
+/* Count the pairs of experts that rows chose, where that is asked for. */
+int forward_tally_pairs(struct forward *f, const struct forward_layer *l, int rows,
+                        const struct op_route *r, struct err *e);
 int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool home,
                        struct err *e);
 

@@ -5,6 +5,7 @@
  * which the ops add, then the traffic, to which host code in stream order adds what the
  * counters of the collectives went up by. A report is one download of the bank of the
  * last step, and of the other one where counts began again. */
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,6 +200,43 @@ static int marked(const struct op_host *o, void *const *mem, struct err *e)
     t->bytes = n[COMM_ALL_TO_ALL].bytes;
     t->us = n[COMM_ALL_TO_ALL].us;
     return 0;
+}
+
+static int paired(const struct op_host *o, void *const *mem, struct err *e)
+{
+    _Atomic uint32_t *cells = (_Atomic uint32_t *)(uintptr_t)o->arg[0];
+    int rows = (int)o->arg[1], k = (int)o->arg[2];
+    const int32_t *ids = mem[0];
+
+    (void)e;
+    for (int r = 0; r < rows; r++, ids += k)
+        for (int i = 0; i < k; i++)
+            for (int j = 0; j < i; j++) {
+                int a = ids[i] < ids[j] ? ids[i] : ids[j];
+                int b = ids[i] < ids[j] ? ids[j] : ids[i];
+
+                if (a >= 0)
+                    atomic_fetch_add_explicit(&cells[a * EXPERTPAGE_PAIRED + b], 1,
+                                              memory_order_relaxed);
+            }
+    return 0;
+}
+
+int forward_tally_pairs(struct forward *f, const struct forward_layer *l, int rows,
+                        const struct op_route *r, struct err *e)
+{
+    size_t layer = (size_t)(moe_index(f, l) + f->moe->first_layer);
+    _Atomic uint32_t *cells = f->cfg.part.experts.pairs;
+    const struct op_host o = {
+        .fn = paired,
+        .arg = {(uintptr_t)(cells + layer * EXPERTPAGE_PAIRED * EXPERTPAGE_PAIRED),
+                (uint64_t)rows, (uint64_t)r->top_k},
+        .n_buf = 1,
+        .buf = {r->ids.buf},
+        .off = {r->ids.off},
+        .bytes = {(size_t)rows * (size_t)r->top_k * sizeof(int32_t)}};
+
+    return cells && rows ? op_host(f->s, &o, e) : 0;
 }
 
 int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool home,

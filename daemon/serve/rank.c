@@ -70,6 +70,9 @@ static int open_parts(struct rank *r, struct model *m, forward_progress_fn progr
         if (join(r, (enum mesh_dim)d) < 0)
             return -1;
     f->part = part_of(r);
+    if (f->part.experts.count_pairs && r->cfg.experts &&
+        model_info(m)->moe.n_expert <= EXPERTPAGE_PAIRED)
+        f->part.experts.pairs = expertpage_pairs(r->cfg.experts);
     forward_caps(model_info(m), f, &r->cfg.backend.caps);
     if (backend_open(&r->cfg.backend, &r->b, &r->why) < 0)
         return -1;
@@ -96,7 +99,11 @@ static int open_page(struct rank *r, const struct model *m)
 
     if (!r->cfg.experts || r->index || !forward_route_dims(r->f, &d, &first, &n))
         return 0;
-    return expertpage_open(r->cfg.experts, &d, i->n_layer - i->moe.n_dense, &r->why);
+    if (expertpage_open(r->cfg.experts, &d, i->n_layer - i->moe.n_dense, &r->why) < 0)
+        return -1;
+    if (r->cfg.forward.part.experts.count_pairs)
+        expertpage_pairs_begin(r->cfg.experts);
+    return 0;
 }
 
 static int count_afresh(struct rank *r)

@@ -20,8 +20,8 @@ rack: cpu:4
 model_roots: [{root}]
 models: {{moe: {{path: {path}}}}}
 instances:
-  main: {{model: moe, ctx: 512, step_tok: 64, kv: {{mib: 16}}, layout: {{adp: 4, ep: 4}},
-          experts: {{spare: 1, policy: off, sample_ms: 100}}}}
+  main: {{model: moe, ctx: 512, step_tok: 64, kv: {{mib: 16}}, layout: {{adp: 4, ep: 4, emulate: "cpu:2x2"}},
+          experts: {{spare: 1, policy: off, sample_ms: 100, affinity: 0.2}}}}
 """
 
 
@@ -112,6 +112,8 @@ def test_plan_apply_and_the_same_text(moe):
             assert [y["map"] for y in shown(moe)["layers"]] == before
             assert sum(y["moves"] for y in plan["layers"]) == len(plan["moves"])
             assert plan["bytes"] == sum(m["bytes"] for m in plan["moves"])
+            if method == "planner":  # experts chosen together come to one host
+                assert 0 < plan["apart_before"] <= 1 and plan["apart_after"] < plan["apart_before"]
             answers = [pool.submit(ask, moe, i, 24) for i in range(8)]
             status, said = order(moe, "apply", method=method, instance="main")
             assert status == 202, said

@@ -6,7 +6,8 @@ shows what the controller makes of it: which experts are hot, balancedness of th
 the experts as they were loaded and as they stand now, the moves, and what those added to the
 time of a step. Ends by itself, prints a table and draws the same as a PNG.
 
-usage: demo_moe.py MODEL PICTURE.png [seconds of a topic, 45]   (runs from the project root)"""
+usage: demo_moe.py MODEL PICTURE.png [SECONDS]   (runs from the project root; a topic lasts
+SECONDS, 40, or until nothing has moved for a while, at most twice that)"""
 import http.client
 import json
 import os
@@ -17,7 +18,7 @@ import tempfile
 import threading
 import time
 
-DEVICES, CLIENTS, PHASES = 8, 8, 4
+DEVICES, CLIENTS, PHASES, QUIET = 8, 8, 4, 8
 TOPICS = {
     "sums": "{i}. We add numbers: 11 + 7 = 18. 12 + 8 = 20. 13 + 9 = 22. 14 + 10 = 24. 15 + 11 =",
     "a tale": "Chapter {i}. Once upon a time there was a small village by the sea. The fishermen "
@@ -129,6 +130,7 @@ class Watch:
     def __init__(self, daemon):
         self.daemon, self.start, self.rows, self.events = daemon, time.time(), [], {}
         self.last = self.counted = None
+        self.moving = True
 
     def tokens(self, x):
         return [[p + d for p, d in zip(y["prefill"]["assignments"], y["decode"]["assignments"])]
@@ -137,6 +139,7 @@ class Watch:
     def sample(self, topic, phase):
         (x,) = self.daemon.get("experts")["experts"]
         now = time.time() - self.start
+        self.moving = x["plan"] > 0
         n = len(x["layers"])
         if not any(sum(y["load"]) for y in x["layers"]):
             return  # nothing is known yet
@@ -283,7 +286,7 @@ def draw(watch, layer, path):
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 45
+    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 40
     topics = list(TOPICS)
     with tempfile.TemporaryDirectory(prefix="llmrack-moe-") as folder:
         print(f"starting llmrackd: {DEVICES} virtual devices, ep {DEVICES}", flush=True)
@@ -293,10 +296,14 @@ def main():
             for phase in range(PHASES):
                 topic = topics[phase % len(topics)]
                 load.start(topic)
-                end = time.monotonic() + seconds
-                while time.monotonic() < end:
+                begun = quiet = time.monotonic()
+                # until nothing has moved for a while: how long that takes is the machine's
+                while time.monotonic() < min(quiet + QUIET, begun + 2 * seconds) or \
+                        time.monotonic() < begun + seconds:
                     time.sleep(0.8)
                     watch.sample(topic, phase)
+                    if watch.moving:
+                        quiet = time.monotonic()
                 r = watch.rows[-1]
                 print(f"{r['t']:5.0f} s  topic '{topic}': balancedness {r['loaded']:.3f} as loaded, "
                       f"{r['now']:.3f} now, {r['moves']} moves done", flush=True)

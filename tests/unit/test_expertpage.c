@@ -163,10 +163,39 @@ static void test_refused(void **state)
     expertpage_free(p);
 }
 
+/* Which experts are chosen together: only when asked for, both ways round, from zero. */
+static void test_pairs(void **state)
+{
+    struct expertpage *theirs, *mine = page(&theirs);
+    static double with[EXPERTS * EXPERTS];
+    struct err e;
+
+    (void)state;
+    assert_int_equal(expertpage_open(theirs, &dims, LAYERS, &e), 0);
+    assert_false(expertpage_pairs_of(mine, 1, EXPERTS, with));
+    for (int turn = 0; turn < 2; turn++) {
+        expertpage_pairs_begin(theirs);
+        expertpage_pairs(theirs)[(EXPERTPAGE_PAIRED + 2) * EXPERTPAGE_PAIRED + 5] += 7;
+        assert_true(expertpage_pairs_of(mine, 1, EXPERTS, with));
+        for (int i = 0; i < EXPERTS * EXPERTS; i++)
+            assert_true(with[i] ==
+                        (i == 2 * EXPERTS + 5 || i == 5 * EXPERTS + 2 ? 7 : 0));
+        assert_true(expertpage_pairs_of(mine, 0, EXPERTS, with));
+        assert_true(with[2 * EXPERTS + 5] == 0);
+    }
+    assert_false(expertpage_pairs_of(mine, EXPERTPAGE_LAYERS, EXPERTS, with));
+    assert_false(expertpage_pairs_of(mine, 0, EXPERTPAGE_PAIRED + 1, with));
+    assert_int_equal(expertpage_open(theirs, &dims, LAYERS, &e), 0);
+    assert_false(expertpage_pairs_of(mine, 1, EXPERTS, with));
+    expertpage_free(mine);
+    expertpage_free(theirs);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_maps),
+        cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_again),
         cmocka_unit_test(test_refused),
     };

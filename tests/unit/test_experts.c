@@ -58,7 +58,7 @@ static bool on_read(void *arg, int n_layer, int n_expert, struct experts_counts 
 
 static void ready(struct engine *g)
 {
-    const struct experts_engine e = {"main", on_send, on_read, g};
+    const struct experts_engine e = {"main", on_send, on_read, NULL, g};
     const struct wire_ready r = {.expert_layers = L,
                                  .experts = X,
                                  .expert_ranks = D,
