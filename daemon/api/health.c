@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/api/conn.h"
+#include "daemon/api/experts_scrape.h"
 #include "daemon/api/ranks.h"
 #include "daemon/api/route.h"
 #include "daemon/api/server.h"
@@ -134,6 +135,8 @@ void api_metrics(struct conn *c)
     put_pages(&b, r);
     put_cache_config(&b, r);
     ranks_metrics(r, &b);
+    if (c->h->cfg.experts)
+        experts_metrics(c->h->cfg.experts, &b);
     if (c->h->cfg.slo)
         slo_metrics(c->h->cfg.slo, clock_now_us(clock_real()), &b);
     conn_answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);

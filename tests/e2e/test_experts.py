@@ -94,6 +94,11 @@ def test_what_is_shown(moe):
         assert sum(y["devices"]) == pytest.approx(sum(y["load"]), rel=1e-3)
         for phase in "prefill", "decode":
             assert sum(y[phase]["assignments"]) > 0 and y[phase]["imbalance"] >= 1
+    m = moe.metrics()
+    assert m['llmrack_expert_copies{instance="main",layer="0"}'] == EXPERTS
+    assert 0 < m['llmrack_expert_balancedness{instance="main",layer="1"}'] <= 1
+    assert m['llmrack_expert_imbalance{instance="main",layer="1"}'] >= 1
+    assert m['llmrack_expert_balancedness_loaded{instance="main",layer="1"}'] <= 1
     (one,) = shown(moe, "?layer=1")["layers"]
     assert one["layer"] == 1
     assert moe.local_request("GET", "/api/v1/experts?instance=other")[0] == 404
