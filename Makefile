@@ -208,6 +208,7 @@ UNITS := $(PREFIX)/lib
 install: all man
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(B)/llmrackd $(B)/llmrack-engine $(B)/llmctl
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/llmrack/models etc/models/*.json
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/llmrack etc/prometheus-rules.yaml
 	$(B)/llmctl completion bash | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/llmctl
 	for p in $(MAN); do install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$${p##*.} $$p; done
 	test -e $(DESTDIR)/etc/llmrackd.yaml || install -D -m 644 etc/llmrackd.yaml $(DESTDIR)/etc/llmrackd.yaml

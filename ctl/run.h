@@ -109,6 +109,7 @@ int run_bundle(struct session *, const struct verb *, const struct args *, struc
 int run_load(struct session *, const struct verb *, const struct args *, struct err *);
 int run_load_compare(struct session *, const struct verb *, const struct args *,
                      struct err *);
+int run_trace(struct session *, const struct verb *, const struct args *, struct err *);
 int run_quality_run(struct session *, const struct verb *, const struct args *,
                     struct err *);
 int run_load_show(struct session *, const struct verb *, const struct args *,

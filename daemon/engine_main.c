@@ -21,6 +21,7 @@
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/expertpage.h"
 #include "daemon/serve/rankpage.h"
+#include "daemon/serve/tracepage.h"
 #include "daemon/serve/wire.h"
 
 /* What waits for a daemon that does not read; past it the engine ends. */
@@ -183,11 +184,14 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = expertpage_map((int)arg_opts.experts_fd, &cfg.experts, &e);
     if (rc == 0)
+        rc = tracepage_map((int)arg_opts.trace_fd, &cfg.trace, &e);
+    if (rc == 0)
         rc = engine_run(&cfg, conn, page, &e);
     if (rc < 0)
         log_error("%s", e.msg);
     rankpage_free(cfg.ranks);
     expertpage_free(cfg.experts);
+    tracepage_free(cfg.trace);
     metric_page_free(page);
     wire_conn_free(conn);
     return rc < 0 ? err_exit(e.code) : 0;

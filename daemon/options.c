@@ -121,6 +121,7 @@ const struct opt_def engine_opt_defs[] = {
     INT(engine_opts, ranks_fd, "ranks-fd", 0, 1 << 20, "5", "FD", "page of the ranks"),
     INT(engine_opts, experts_fd, "experts-fd", 0, 1 << 20, "6", "FD",
         "page of the experts"),
+    INT(engine_opts, trace_fd, "trace-fd", 0, 1 << 20, "7", "FD", "page of traces"),
     STR(engine_opts, secret, "secret", "", "HEX",
         "key of the prefix hash, 32 hex digits"),
     STR(engine_opts, kv_file, "kv-file", "", "FILE", "of KV on disk, an absolute path"),

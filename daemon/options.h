@@ -115,7 +115,8 @@ struct engine_opts {
     struct instance_opts inst;
     int64_t fd, page_fd,
         ranks_fd,        /* the wire socket, the metric page, that of the ranks */
-        experts_fd;      /* and that of the experts */
+        experts_fd,      /* and that of the experts */
+        trace_fd;        /* and that of traces */
     const char *kv_file; /* of KV on disk */
     const char *secret;  /* 32 hex digits: prefix hash key */
     const char *log_level;

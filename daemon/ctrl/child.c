@@ -106,7 +106,8 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
     int sv[2] = {-1, -1}, p[2] = {-1, -1};
     int page = fcntl(cfg->page_fd, F_DUPFD_CLOEXEC, SPAWN_HIGH_FD);
     int ranks = fcntl(cfg->ranks_fd, F_DUPFD_CLOEXEC, SPAWN_HIGH_FD);
-    int experts = fcntl(cfg->experts_fd, F_DUPFD_CLOEXEC, SPAWN_HIGH_FD), rc = -1;
+    int experts = fcntl(cfg->experts_fd, F_DUPFD_CLOEXEC, SPAWN_HIGH_FD);
+    int trace = fcntl(cfg->trace_fd, F_DUPFD_CLOEXEC, SPAWN_HIGH_FD), rc = -1;
 
     g->loop = l;
     g->news = *news;
@@ -115,7 +116,7 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
     g->lines.line = pass_on;
     g->lines.arg = g;
     snprintf(g->instance, sizeof(g->instance), "%s", cfg->instance ? cfg->instance : "");
-    if (page < 0 || ranks < 0 || experts < 0) {
+    if (page < 0 || ranks < 0 || experts < 0 || trace < 0) {
         err_errno(e, ERR_IO, "cannot pass a shared page to the engine");
         goto out;
     }
@@ -124,7 +125,7 @@ int child_start(struct loop *l, const struct child_cfg *cfg,
     if (rc < 0 || (rc = spawn_sockets(sv, e)) < 0)
         goto out;
     g->conn = wire_conn_new(sv[0], OUT_MAX);
-    rc = spawn_engine(cfg, &(struct spawn_fds){sv[1], page, ranks, experts, p[1]},
+    rc = spawn_engine(cfg, &(struct spawn_fds){sv[1], page, ranks, experts, trace, p[1]},
                       &g->pid, e);
     if (rc == 0)
         rc = watch(g, e);
@@ -134,6 +135,7 @@ out:
     close_fd(page);
     close_fd(ranks);
     close_fd(experts);
+    close_fd(trace);
     if (rc < 0)
         child_free(g);
     else

@@ -29,8 +29,8 @@ struct child_cfg {
     const char *program;
     char *const *args; /* the instance's options */
     int n_args;
-    /* borrowed: the metric page and those of the ranks and of the experts */
-    int page_fd, ranks_fd, experts_fd;
+    /* borrowed: the metric page and those of the ranks, of the experts and of traces */
+    int page_fd, ranks_fd, experts_fd, trace_fd;
     const cpu_set_t *cpus; /* that it may use; NULL = as we */
     uint8_t secret[16];
     const char *log_level;

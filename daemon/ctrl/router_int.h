@@ -17,6 +17,7 @@ struct queue;
 struct rank_seat;
 struct expertpage;
 struct rankpage;
+struct tracepage;
 
 /* CHOICES: engines of one model that are compared. */
 enum { ROUTER_ACCOUNTS = 128, ROUTER_BUCKETS = 1024, ROUTER_CHOICES = 64 };
@@ -76,6 +77,7 @@ struct target {
     struct page_box *page;
     struct rankpage *ranks;     /* what its ranks do; NULL in tests */
     struct expertpage *experts; /* and its experts; likewise */
+    struct tracepage *trace;    /* what it does while somebody asks; likewise */
     struct rank_seat *seats;
     int n_seats;
     int n_live, n_sent, max_live;

@@ -2,9 +2,9 @@
  * CPUs, and exactly the descriptors that it is to have.
  *
  * The engine finds the socket at descriptor 3, the metric page at 4, that of the ranks
- * at 5, that of the experts at 6. It runs on the CPUs that it is given because this
- * thread takes them for the moment of the spawn: a set given later would come after it
- * has counted them. */
+ * at 5, that of the experts at 6, that of traces at 7. It runs on the CPUs that it is
+ * given because this thread takes them for the moment of the spawn: a set given later
+ * would come after it has counted them. */
 #include "daemon/ctrl/spawn.h"
 
 #include <errno.h>
@@ -27,7 +27,8 @@ enum {
     PAGE_AT = 4,
     RANKS_AT = 5,
     EXPERTS_AT = 6,
-    OWN_ARGS = 7 /* beside the instance's */
+    TRACE_AT = 7,
+    OWN_ARGS = 8 /* beside the instance's */
 };
 
 static int spawn_actions(posix_spawn_file_actions_t *fa, const struct spawn_fds *fds)
@@ -37,7 +38,8 @@ static int spawn_actions(posix_spawn_file_actions_t *fa, const struct spawn_fds 
            posix_spawn_file_actions_adddup2(fa, fds->sock, SOCKET_AT) ||
            posix_spawn_file_actions_adddup2(fa, fds->page, PAGE_AT) ||
            posix_spawn_file_actions_adddup2(fa, fds->ranks, RANKS_AT) ||
-           posix_spawn_file_actions_adddup2(fa, fds->experts, EXPERTS_AT);
+           posix_spawn_file_actions_adddup2(fa, fds->experts, EXPERTS_AT) ||
+           posix_spawn_file_actions_adddup2(fa, fds->trace, TRACE_AT);
 }
 
 static int spawn_attributes(posix_spawnattr_t *at)
@@ -64,9 +66,10 @@ static char **make_argv(const struct child_cfg *cfg, char *own[OWN_ARGS + 1])
     own[1] = xasprintf("--page-fd=%d", PAGE_AT);
     own[2] = xasprintf("--ranks-fd=%d", RANKS_AT);
     own[3] = xasprintf("--experts-fd=%d", EXPERTS_AT);
-    own[4] = xasprintf("--secret=%s", hex);
-    own[5] = xasprintf("--log-level=%s", cfg->log_level);
-    own[6] = cfg->kv_file ? xasprintf("--kv-file=%s", cfg->kv_file) : NULL;
+    own[4] = xasprintf("--trace-fd=%d", TRACE_AT);
+    own[5] = xasprintf("--secret=%s", hex);
+    own[6] = xasprintf("--log-level=%s", cfg->log_level);
+    own[7] = cfg->kv_file ? xasprintf("--kv-file=%s", cfg->kv_file) : NULL;
     own[OWN_ARGS] = NULL;
     argv[n++] = (char *)cfg->program;
     for (int i = 0; own[i]; i++)

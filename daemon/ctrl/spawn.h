@@ -12,7 +12,8 @@ struct err;
 enum { SPAWN_HIGH_FD = 16 }; /* over whatever the child's actions write to */
 
 struct spawn_fds {
-    int sock, page, ranks, experts, err; /* all over it, so that dup2 overwrites none */
+    /* all over it, so that dup2 overwrites none */
+    int sock, page, ranks, experts, trace, err;
 };
 int spawn_engine(const struct child_cfg *cfg, const struct spawn_fds *fds, pid_t *ret,
                  struct err *e);

@@ -337,6 +337,7 @@ static void start_child(struct supervisor *s)
         .page_fd = s->cfg.engine_page_fd,
         .ranks_fd = s->cfg.engine_ranks_fd,
         .experts_fd = s->cfg.engine_experts_fd,
+        .trace_fd = s->cfg.engine_trace_fd,
         .log_level = s->cfg.log_level,
         .kv_file = s->kv_file,
         .instance = s->cfg.instance,

@@ -33,6 +33,7 @@ struct supervisor_cfg {
     int engine_page_fd;       /* of the target's page */
     int engine_ranks_fd;      /* and of its ranks */
     int engine_experts_fd;    /* and of its experts */
+    int engine_trace_fd;      /* and of what it does while somebody asks */
     const cpu_set_t *cpus;    /* that the engine may use; NULL = all; copied */
 
     const char *instance, *model_path, *model_name; /* name "" = from the file */

@@ -15,6 +15,7 @@
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/expertpage.h"
 #include "daemon/serve/rankpage.h"
+#include "daemon/serve/tracepage.h"
 
 int target_new(struct router *r, const struct target_cfg *cfg, struct target **ret,
                struct err *e)
@@ -37,6 +38,7 @@ int target_new(struct router *r, const struct target_cfg *cfg, struct target **r
     t->page->page = cfg->page;
     t->ranks = cfg->ranks;
     t->experts = cfg->experts;
+    t->trace = cfg->trace;
     pthread_mutex_lock(&r->lock);
     list_push(&r->targets, &t->link);
     list_push(&r->pages, &t->page->link);
@@ -73,6 +75,7 @@ void target_free(struct target *t)
     split_done(t);
     rankpage_free(t->ranks);
     expertpage_free(t->experts);
+    tracepage_free(t->trace);
     free(t->seats);
     while (queue_pop(t->bell))
         continue;

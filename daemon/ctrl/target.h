@@ -12,6 +12,7 @@
 
 struct expertpage;
 struct rankpage;
+struct tracepage;
 struct target;
 struct wire_add;
 
@@ -22,6 +23,7 @@ struct target_cfg {
     struct metric_page *page;   /* the engine's; taken when target_new succeeds */
     struct rankpage *ranks;     /* likewise; NULL: none is shown */
     struct expertpage *experts; /* likewise */
+    struct tracepage *trace;    /* likewise */
     int role;                   /* enum conf_role */
 };
 

@@ -26,6 +26,7 @@
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/expertpage.h"
 #include "daemon/serve/rankpage.h"
+#include "daemon/serve/tracepage.h"
 #include "state/store.h"
 
 enum {
@@ -345,6 +346,7 @@ static int new_supervisor(struct unit *u, struct err *e)
         .engine_page_fd = u->page_fd,
         .engine_ranks_fd = u->ranks_fd,
         .engine_experts_fd = u->experts_fd,
+        .engine_trace_fd = u->trace_fd,
         .cpus = u->spec.own_cpus ? &u->spec.cpus : NULL,
         .instance = i->name,
         .model_path = u->spec.model_path,
@@ -399,7 +401,7 @@ int unit_new(const struct unit_env *env, struct unit_spec *spec, int generation,
     u->env = env;
     u->spec = *spec;
     u->generation = generation;
-    u->page_fd = u->ranks_fd = u->experts_fd = -1;
+    u->page_fd = u->ranks_fd = u->experts_fd = u->trace_fd = -1;
     list_init(&u->link);
     u->conf = conf_ref(spec->conf);
     u->inst = i;
@@ -408,9 +410,11 @@ int unit_new(const struct unit_env *env, struct unit_spec *spec, int generation,
         goto fail;
     if (rankpage_new(&u->ranks_fd, &t.ranks, e) < 0 ||
         expertpage_new(&u->experts_fd, &t.experts, e) < 0 ||
+        tracepage_new(&u->trace_fd, &t.trace, e) < 0 ||
         target_new(env->router, &t, &u->target, e) < 0) {
         rankpage_free(t.ranks);
         expertpage_free(t.experts);
+        tracepage_free(t.trace);
         metric_page_free(t.page);
         goto fail;
     }
@@ -482,6 +486,8 @@ void unit_free(struct unit *u)
         close(u->ranks_fd);
     if (u->experts_fd >= 0)
         close(u->experts_fd);
+    if (u->trace_fd >= 0)
+        close(u->trace_fd);
     unit_spec_done(&u->spec);
     conf_unref(u->conf);
     free(u->seats);

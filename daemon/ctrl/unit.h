@@ -73,7 +73,7 @@ struct unit {
     struct unit_spec spec;            /* it was made from */
     const struct conf *conf;          /* with its present values; a reference */
     const struct conf_instance *inst; /* of conf */
-    int generation, page_fd, ranks_fd, experts_fd;
+    int generation, page_fd, ranks_fd, experts_fd, trace_fd;
     uint64_t need;           /* bytes by estimate, 0 not known */
     struct rank_seat *seats; /* where its ranks are; NULL: no rack */
     int n_seats;

@@ -33,6 +33,7 @@
 #include "daemon/serve/engine_load.h"
 #include "daemon/serve/engine_metrics.h"
 #include "daemon/serve/engine_tiers.h"
+#include "daemon/serve/engine_trace.h"
 #include "daemon/serve/executor.h"
 #include "daemon/serve/rankpage.h"
 #include "daemon/serve/ranks.h"
@@ -46,6 +47,7 @@ struct engine {
     struct wire_conn *conn;       /* borrowed */
     struct engine_loaded l;
     struct engine_metrics metrics;
+    struct engine_trace trace;
     struct engine_handoff *handoff; /* NULL: not a half of a split */
     struct engine_tiers *tiers;     /* NULL: no tier on disk */
     struct rankpage *ranks;         /* borrowed; NULL */
@@ -82,6 +84,7 @@ static int engine_pump(struct engine *g)
         if (executor_submit(g->l.x, g->step, &ticket, &g->why) < 0)
             return -1;
         g->step_toks[ticket % STEPS_KEPT] = g->step->n_toks;
+        engine_trace_submitted(&g->trace, g->sched, g->step, ticket, engine_now());
         sched_submitted(g->sched, engine_now(), ticket);
         if (g->experts)
             engine_experts_submitted(g->experts, ticket);
@@ -133,6 +136,7 @@ static int engine_tell(struct engine *g)
         if (rc < 0)
             return -1;
         engine_metrics_out(&g->metrics, o);
+        engine_trace_out(&g->trace, o, engine_now());
     }
     return wire_uncork(g->conn, &g->why);
 }
@@ -285,6 +289,7 @@ static void on_exec(void *arg, int fd, uint32_t events)
             return;
         }
         sched_event(g->sched, engine_now(), &ev);
+        engine_trace_done(&g->trace, &d, g->step_toks[d.ticket % STEPS_KEPT]);
         engine_metrics_step(&g->metrics, &d, g->step_toks[d.ticket % STEPS_KEPT]);
         tell_ranks(g);
         if (g->experts)
@@ -499,8 +504,11 @@ static void engine_last_words(struct wire_conn *conn, const struct err *e)
 int engine_run(const struct engine_cfg *cfg, struct wire_conn *conn,
                struct metric_page *page, struct err *e)
 {
-    struct engine g = {
-        .cfg = cfg, .conn = conn, .metrics = {.page = page}, .ranks = cfg->ranks};
+    struct engine g = {.cfg = cfg,
+                       .conn = conn,
+                       .metrics = {.page = page},
+                       .ranks = cfg->ranks,
+                       .trace = {.page = cfg->trace}};
     int rc = -1;
 
     if (engine_hello(conn, e) < 0 || engine_load(cfg, conn, &g.l, e) < 0)

@@ -19,6 +19,7 @@ struct err;
 struct metric_page;
 struct expertpage;
 struct rankpage;
+struct tracepage;
 struct wire_conn;
 
 enum engine_kv { ENGINE_KV_AUTO, ENGINE_KV_F16, ENGINE_KV_BF16 };
@@ -42,6 +43,7 @@ struct engine_cfg {
     uint8_t secret[16];         /* of the prefix hash */
     struct rankpage *ranks;     /* what each rank does is told there; NULL, borrowed */
     struct expertpage *experts; /* likewise its experts */
+    struct tracepage *trace;    /* what it does while somebody asks; likewise */
     enum engine_role role;
     bool kv_sums; /* self-test: what goes to another engine is summed and compared */
     int64_t handoff_ms; /* a lease of a handoff; 0 = the usual */

@@ -196,6 +196,7 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
         .comm_timeout_us = comm_timeout_us(),
         .emulate = cfg->emulate,
         .experts = cfg->experts,
+        .trace = cfg->trace,
     };
     if (ranks_new(m, &rc, on_progress, &p, &l->x, e) < 0)
         return -1;

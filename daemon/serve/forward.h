@@ -28,6 +28,7 @@ struct model_info;
 struct routes;
 struct routes_dims;
 struct step;
+struct tracepage;
 struct weight;
 
 enum { FORWARD_CP_MAX = 32 }; /* cp x cp_u */
@@ -173,6 +174,9 @@ struct backend *forward_backend(struct forward *f);
  */
 int forward_report(struct forward *f, struct expert_report *ret, struct err *e);
 int forward_counts_clear(struct forward *f, struct err *e);
+/* From the next run on layers of experts say when they did what, as rank `rank`, into p;
+ * NULL: no longer. */
+void forward_trace(struct forward *f, struct tracepage *p, int rank);
 /* KV arena and its layout (for tests and hand-off). */
 struct kv_arena *forward_kv(struct forward *f);
 const struct kv_layout *forward_kv_layout(const struct forward *f);

@@ -10,11 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "daemon/serve/expertpage.h"
 #include "daemon/serve/forward_moe.h"
 #include "daemon/serve/step.h"
+#include "daemon/serve/tracepage.h"
 
 _Static_assert((int)OP_TALLY == (int)EXPERT_COUNT_CELLS, "cells");
 _Static_assert(offsetof(struct expert_traffic, next) ==
@@ -37,7 +39,21 @@ struct forward_tally {
     bool began;     /* again, counts of any phase, since the last report */
     uint64_t bytes; /* of the all-to-alls when last looked at */
     int64_t us;
+    struct tracepage *trace; /* NULL: nobody asks */
+    int trace_rank;
+    int64_t came_us; /* the last mark, when rows had come; 0 = it was of another kind */
 };
+
+void forward_trace(struct forward *f, struct tracepage *p, int rank)
+{
+    struct forward_tally *t = f->moe ? f->moe->tally : NULL;
+
+    if (!t)
+        return;
+    t->trace = p;
+    t->trace_rank = rank;
+    t->came_us = 0;
+}
 
 int forward_tally_new(struct forward *f, struct err *e)
 {
@@ -186,6 +202,27 @@ struct lview forward_tally_lost(const struct forward *f, const struct forward_la
                           8 * cell_of(f, l, f->w.d.n_slot * OP_TALLY + 4), 3};
 }
 
+/* The all-to-all took the last us; what is between one that brought rows and one that
+ * takes them home is the experts' own. */
+static void trace_mark(struct forward_tally *t, int layer, bool home, int64_t us)
+{
+    int64_t now = clock_now_us(clock_real());
+    struct trace_event v = {.kind = home ? TRACE_COMBINE : TRACE_DISPATCH,
+                            .rank = t->trace_rank,
+                            .start_us = now - us,
+                            .us = us,
+                            .a = layer};
+
+    tracepage_put(t->trace, &v);
+    if (home && t->came_us && t->came_us <= v.start_us) {
+        v.kind = TRACE_EXPERT;
+        v.us = v.start_us - t->came_us;
+        v.start_us = t->came_us;
+        tracepage_put(t->trace, &v);
+    }
+    t->came_us = home ? 0 : now;
+}
+
 static int marked(const struct op_host *o, void *const *mem, struct err *e)
 {
     struct forward *f = (struct forward *)(uintptr_t)o->arg[0];
@@ -197,6 +234,8 @@ static int marked(const struct op_host *o, void *const *mem, struct err *e)
     comm_counts(f->cfg.part.ep_comm, n);
     to[0] += (int64_t)(n[COMM_ALL_TO_ALL].bytes - t->bytes);
     to[1] += n[COMM_ALL_TO_ALL].us - t->us;
+    if (t->trace)
+        trace_mark(t, (int)o->arg[1], o->arg[2], n[COMM_ALL_TO_ALL].us - t->us);
     t->bytes = n[COMM_ALL_TO_ALL].bytes;
     t->us = n[COMM_ALL_TO_ALL].us;
     return 0;
@@ -243,12 +282,13 @@ int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool ho
                        struct err *e)
 {
     int at = f->w.d.n_slot * OP_TALLY + (home ? 2 : 0);
-    const struct op_host o = {.fn = marked,
-                              .arg = {(uintptr_t)f},
-                              .n_buf = 1,
-                              .buf = {f->moe->tally->cells},
-                              .off = {8 * cell_of(f, l, at)},
-                              .bytes = {16}};
+    const struct op_host o = {
+        .fn = marked,
+        .arg = {(uintptr_t)f, (uint64_t)(f->moe->first_layer + moe_index(f, l)), home},
+        .n_buf = 1,
+        .buf = {f->moe->tally->cells},
+        .off = {8 * cell_of(f, l, at)},
+        .bytes = {16}};
 
     return op_host(f->s, &o, e);
 }

@@ -12,6 +12,7 @@
 #include "daemon/serve/model.h"
 #include "daemon/serve/routes.h"
 #include "daemon/serve/step.h"
+#include "daemon/serve/tracepage.h"
 
 static int join(struct rank *r, enum mesh_dim d)
 {
@@ -144,19 +145,30 @@ int rank_open(struct rank *r, struct model *m, forward_progress_fn progress, voi
 
 int rank_run(struct rank *r, const struct step *st, forward_sink_fn sink, void *arg)
 {
-    int64_t began = clock_now_us(clock_real());
+    int64_t began = clock_now_us(clock_real()), us;
+    bool traced = tracepage_wants(r->cfg.trace, st);
     int rc;
 
     for (int d = 0; d < MESH_DIM_COUNT; d++)
         if (r->comm[d])
             comm_step(r->comm[d], st->number);
     fault_hold("rank", r->index);
+    forward_trace(r->f, traced ? r->cfg.trace : NULL, r->index);
     rc = count_afresh(r);
     if (rc == 0)
         rc = forward_run(r->f, st, sink, arg, &r->why);
     if (rc == 0)
         rc = tell_experts(r);
-    atomic_fetch_add(&r->busy_us, clock_now_us(clock_real()) - began);
+    us = clock_now_us(clock_real()) - began;
+    atomic_fetch_add(&r->busy_us, us);
+    if (traced)
+        tracepage_put(r->cfg.trace, &(struct trace_event){.kind = TRACE_RANK,
+                                                          .rank = r->index,
+                                                          .start_us = began,
+                                                          .us = us,
+                                                          .ref = st->number,
+                                                          .a = st->n_items,
+                                                          .b = st->n_toks});
     return rc < 0 ? fail(r) : 0;
 }
 

@@ -27,6 +27,7 @@ struct model;
 struct rank_links;
 struct routes;
 struct routes_dims;
+struct tracepage;
 
 struct ranks_cfg {
     struct backend_cfg backend; /* threads and cpus are shared out over the ranks; caps
@@ -42,6 +43,7 @@ struct ranks_cfg {
     const char *emulate;
     const struct rank_links *links; /* such a table itself (links.h), copied; or NULL */
     struct expertpage *experts;     /* borrowed; told after each step; NULL = nobody is */
+    struct tracepage *trace;        /* borrowed; NULL */
 };
 
 /* Loads the weights in the rank threads and returns when all are ready; the model may be

@@ -396,6 +396,7 @@ static bool fill_item(struct form *f, struct sched_seq *q, struct flight_item *f
     n_block = (end + f->s->cfg.kv.block_tok - 1) / f->s->cfg.kv.block_tok;
 
     *it = (struct step_item){.seq = q->num,
+                             .request = q->p.id,
                              .first_pos = first,
                              .n_tok = n,
                              .tok_off = st->n_toks,

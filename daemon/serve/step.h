@@ -31,6 +31,7 @@ struct step_caps {
  * sample >= 0, else it scores `next`. out_from = n_tok asks for none. */
 struct step_item {
     uint64_t seq; /* scheduler's id, echoed in results */
+    uint64_t request; /* the id that it came with, for traces alone */
     int32_t first_pos, n_tok, tok_off, parent_off;
     int32_t block_off, n_block;
     int32_t out_from;

@@ -17,6 +17,7 @@
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/expertpage.h"
 #include "daemon/serve/rankpage.h"
+#include "daemon/serve/tracepage.h"
 #include "tests/unit/fake_engine.h"
 
 /* ---- the fixture ---- */
@@ -28,7 +29,7 @@ struct fix {
     struct supervisor *s;
     struct metric_page *page;
     struct supervisor_cfg cfg;
-    int page_fd, ranks_fd, experts_fd, ready;
+    int page_fd, ranks_fd, experts_fd, trace_fd, ready;
     char fake[32], *args[1];
 };
 
@@ -64,6 +65,7 @@ static int set_up(void **state)
     metric_page_new(metrics_defs, METRICS_N, &f->page_fd, &tc.page, &e);
     rankpage_new(&f->ranks_fd, &tc.ranks, &e);
     expertpage_new(&f->experts_fd, &tc.experts, &e);
+    tracepage_new(&f->trace_fd, &tc.trace, &e);
     if (loop_new(&f->l, &e) < 0 || router_new(f->page, &f->r, &e) < 0 ||
         target_new(f->r, &tc, &f->t, &e) < 0)
         return -1;
@@ -75,6 +77,7 @@ static int set_up(void **state)
         .engine_page_fd = f->page_fd,
         .engine_ranks_fd = f->ranks_fd,
         .engine_experts_fd = f->experts_fd,
+        .engine_trace_fd = f->trace_fd,
         .instance = "0",
         .model_path = "/models/file.gguf",
         .model_name = "",
@@ -106,6 +109,7 @@ static int tear_down(void **state)
     close(f->page_fd);
     close(f->ranks_fd);
     close(f->experts_fd);
+    close(f->trace_fd);
     free(f);
     return 0;
 }
