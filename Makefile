@@ -124,7 +124,7 @@ check: all $(B)/llmrackd-faults $(B)/llmrack-engine-faults $(UNIT) fuzz-build $(
 		--pytest tests/model --pytest tests/e2e $(UNIT)
 # The daemon with the points at which a crash test kills it: $(FAULTS) are compiled again.
 FAULTS := base/fault.c $(DAEMON) $(wildcard daemon/ctrl/confmgr*.c state/*.c) daemon/ctrl/system.c
-FAULTS_ENGINE := base/fault.c kernels/comm.c daemon/engine_main.c daemon/serve/rank.c daemon/serve/engine_load.c
+FAULTS_ENGINE := base/fault.c kernels/comm.c daemon/engine_main.c $(addprefix daemon/serve/,rank.c engine_load.c kvpull.c)
 $(B)/llmrackd-faults: $(FAULTS) $(O)/libllmrack.a
 $(B)/llmrack-engine-faults: $(FAULTS_ENGINE) $(O)/libllmrack.a
 $(B)/llmrackd-faults $(B)/llmrack-engine-faults:
@@ -178,6 +178,10 @@ bench-plan: $(O)/tests/bench/bench_plan
 	$(Q)$< $(B)/bench-plan.json
 bench-experts: $(O)/tests/bench/bench_experts
 	$(Q)$< $(B)/bench-experts.json
+bench-interference: all $(MODEL_DEMO) $(VENV)/plot.ok
+	$(Q)$(VENV)/bin/python tests/bench/bench_interference.py $(MODEL_DEMO) $(B)/$@.json $(B)/$@.png
+$(VENV)/plot.ok: | $(VENV)/bin/python
+	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check matplotlib==3.11.2 && touch $@
 $(VENV)/peer.ok: | $(VENV)/bin/python
 	$(Q)CMAKE_ARGS=-DGGML_NATIVE=ON $(VENV)/bin/pip install -q llama-cpp-python==0.3.36 numpy gguf \
 		&& touch $@
@@ -236,7 +240,7 @@ help:
 	@echo 'make install    DESTDIR= PREFIX=/usr/local      deb: build/llmrack_$(VERSION)_*.deb'
 
 .PHONY: all man deb run demo demo-moe check crash-test check-san san-run san-run-thread check-long fuzz fuzz-build bench \
-	bench-peer bench-parallel bench-plan bench-experts format format-check layers lint install clean help
+	bench-peer bench-parallel bench-plan bench-experts bench-interference format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)
