@@ -47,6 +47,10 @@ def run(rack, *words):
     return json.loads(did(rack, "-j", "quality", "run", *words))
 
 
+def changed(rack, action):
+    return rack.metric(f'llmrack_requests_output_changed_total{{action="{action}"}}')
+
+
 def ask(rack):
     return rack.request("POST", "/v1/completions", dict(ASK))[0]
 
@@ -56,6 +60,7 @@ def test_from_trial_to_production(rack):
     assert exact["kind"] == "reference" and exact["contract"]["settings"] == ""
     assert exact["result"]["positions"] > 1000 and exact["result"]["perplexity"] > 1
     assert len(exact["reference"]["texts"]) == exact["contract"]["set"]["texts"] == 12
+    assert changed(rack, "f8") == 0
 
     draft(rack, "instances.main.experts.transfer", "f8")
     rc, _, err = llmctl(rack, "config", "commit")
@@ -92,7 +97,10 @@ def test_from_trial_to_production(rack):
     draft(rack, "instances.main.quality.kl_max", "0.5")
     draft(rack, "instances.main.quality.perplexity_ratio_max", "2")
     did(rack, "config", "commit")
-    assert ask(rack) == 200
+    was = changed(rack, "f8")
+    assert was > 0 and ask(rack) == 200
+    assert wait_for(lambda: changed(rack, "f8") == was + 1)
+    assert changed(rack, "drop") == changed(rack, "next-best") == 0
 
     # another setting is another thing to measure
     draft(rack, "instances.main.experts.capacity", "1.5")
