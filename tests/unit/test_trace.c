@@ -176,9 +176,8 @@ static void test_json(void **state)
             {TRACE_ITEM, -1, 120, 0, 4, 12, 16, 1}, /* its step is not over */
         },
                                     second[] = {{TRACE_RANK, 0, 80, 5, 0, 1, 1, 1}};
-    static const char *const order[] = {"queue",         "rank step",   "requests",
-                                        "", "", "",
-                                        "rank step",     "expert"};
+    static const char *const order[] = {"queue", "rank step", "requests",  "",
+                                        "",      "",          "rank step", "expert"};
     struct trace_view v[2] = {{.instance = "main", .n_ranks = 2, .n = 8, .lost = 3},
                               {.instance = "main:2", .n_ranks = 1, .n = 1}};
     static const struct js_limits lim = {1 << 20, 8};
