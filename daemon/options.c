@@ -34,6 +34,12 @@
         INT(T, P max_seqs, "max-seqs", 1, 1024, "64", "N", "sequences in one step"),     \
         INT(T, P max_waiting, "max-waiting", 1, 65536, "256", "N",                       \
             "requests that may wait; more are refused"),                                 \
+        INT(T, P prefill_run, "prefill-run", 1, 1024, "4", "N",                          \
+            "colocated: steps of prompts in a row beside answers that wait"),            \
+        ENUM(T, P order, "order", "age|slack", "age",                                    \
+             "which prompt is next: the oldest, or by time to spare for its target"),    \
+        BOOL(T, P refuse_late, "refuse-late", NULL,                                      \
+             "refuse what cannot meet its target of the first token"),                   \
         INT(T, P kv_mib, "kv-mib", 0, 1 << 24, "0", "MIB",                               \
             "size of the KV pool; 0 = from max-seqs and the context"),                   \
         INT(T, P kv_host_mib, "kv-host-mib", 0, 1 << 24, "0", "MIB",                     \

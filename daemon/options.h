@@ -21,6 +21,9 @@ struct instance_opts {
     int64_t step_tok;    /* step token budget */
     int64_t max_seqs;    /* sequences in one step */
     int64_t max_waiting; /* queue bound */
+    int64_t prefill_run; /* colocated: prefill steps in a row */
+    int order;           /* enum sched_order: age | slack */
+    bool refuse_late;    /* by TTFT targets */
     int64_t kv_mib;      /* KV pool; 0 = sized for max_seqs at a quarter of the context,
                             bounded by a quarter of RAM */
     int64_t kv_host_mib, kv_disk_mib; /* tiers below it; 0 = none */

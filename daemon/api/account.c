@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "daemon/api/conn.h"
 #include "daemon/api/server.h"
+#include "daemon/serve/sched.h"
 
 int account_name(struct conn *c, const char *instance, const char *slo_class,
                  struct err *e)
@@ -23,6 +24,20 @@ int account_name(struct conn *c, const char *instance, const char *slo_class,
              slo_class ? slo_class : "");
     pthread_mutex_unlock(&c->lock);
     return 0;
+}
+
+void account_targets(struct conn *c, struct gen_params *ret)
+{
+    int64_t ttft = 0, tpot = 0;
+
+    pthread_mutex_lock(&c->lock);
+    if (c->h->cfg.slo)
+        slo_targets(c->h->cfg.slo, c->account.instance, c->account.slo_class, &ttft,
+                    &tpot);
+    ret->age_us = gen_time(c->start_us ? clock_now_us(clock_real()) - c->start_us : 0);
+    pthread_mutex_unlock(&c->lock);
+    ret->ttft_us = gen_time(ttft);
+    ret->tpot_us = gen_time(tpot);
 }
 
 static void tell(struct conn *c, enum slo_end end)

@@ -29,6 +29,10 @@ struct account {
 int account_name(struct conn *c, const char *instance, const char *slo_class,
                  struct err *e);
 
+/* Its targets and how old it is, for the engine. Lock not held. */
+struct gen_params;
+void account_targets(struct conn *c, struct gen_params *ret);
+
 /* Lock held, all below; the first that tells wins. */
 void account_first(struct conn *c, int64_t now_us);
 /* The generation is over: latencies and tokens; first_us of a whole answer, 0 of a

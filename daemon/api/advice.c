@@ -28,7 +28,6 @@ enum {
     RUNS_MAX = 200,
     SAMPLE_MAX = 256,
     MAX_INSTANCES = 64,
-    PREFILL_RUN = 4, /* as the engine has it */
 };
 /* Where no handoff was seen yet: a message each way, and copies within one host. */
 static const double HANDOFF_MS = 5, HANDOFF_BYTES_PER_MS = 2e6;
@@ -281,7 +280,7 @@ static int gather(struct conn *c, struct store *s, struct question *q, struct er
         q->world = (struct pd_world){.devices = parts(ref),
                                      .step_tok = i ? (int)i->step_tok : 512,
                                      .max_seqs = i ? (int)i->max_seqs : 64,
-                                     .prefill_run = PREFILL_RUN};
+                                     .prefill_run = i ? (int)i->prefill_run : 4};
         rc = take_work(ref, q, e);
     }
     if (rc == 0)

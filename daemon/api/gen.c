@@ -223,6 +223,8 @@ static void on_finish(void *arg, const struct gen_finish *f)
         gen_usage(g, &u);
         conn_account(g->c, u.prompt + u.completion);
     }
+    if (f->retry_us && !g->failed)
+        g->c->retry_after_s = (int)((f->retry_us + 999999) / 1000000);
     if (reason == FINISH_ERROR && f->error)
         fail(g, f->error, true);
     else if (reason == FINISH_ERROR || reason == FINISH_ABORT) {
@@ -329,6 +331,7 @@ static int submit_prompt(struct gen *g, int prompt, struct err *e)
     struct choice *first = &g->choices[prompt * n];
     bool cancel[PARAMS_MAX_N];
 
+    account_targets(g->c, &g->p->gen);
     for (int k = 0; k < n; k++) {
         struct gen_submit *s = &subs[k];
 

@@ -65,6 +65,9 @@ struct conf_instance {
     int role;              /* enum conf_role; of a copy of a split instance */
     struct conf_pool prefill, decode;
     int64_t step_tok, max_seqs, max_waiting, ctx, threads;
+    int64_t prefill_run;
+    int order; /* enum sched_order: age | slack */
+    bool refuse_late;
     int64_t replicas;           /* engines of this kind; of a copy too */
     int isa, backend, executor; /* as the engine's options of these names */
     struct {

@@ -44,6 +44,7 @@ void facts_finish(const struct wire_finish *w, struct gen_finish *ret, struct er
         .queue_us = w->queue_us,
         .prefill_us = w->prefill_us,
         .decode_us = w->decode_us,
+        .retry_us = w->retry_us > 0 ? w->retry_us : 0,
     };
     if (w->reason >= 0 && w->reason <= FINISH_RETURNED && w->reason != FINISH_ERROR) {
         ret->reason = (enum finish_reason)w->reason;

@@ -49,6 +49,7 @@ struct gen_finish {
     enum finish_reason reason;
     int32_t stop_id, n_prompt, n_cached, n_out, n_preempted;
     int64_t queue_us, prefill_us, decode_us;
+    int64_t retry_us; /* refused as too late for its target: after so long it is not; 0 */
     const struct err *error; /* with FINISH_ERROR: why; code UNAVAIL asks for a retry */
     const char *instance;    /* that had it, borrowed */
 };
@@ -61,7 +62,7 @@ struct gen_sink {
 };
 
 struct gen_submit {
-    struct gen_params params; /* id is filled in by router_submit */
+    struct gen_params params; /* id is filled in by router_submit; age_us: until then */
     const int32_t *prompt, *stops;
     const struct step_bias *biases;
     struct gen_sink sink;

@@ -145,6 +145,18 @@ int slo_check_class(struct slo *s, const char *slo_class, struct err *e)
     return known ? 0 : -1;
 }
 
+void slo_targets(struct slo *s, const char *instance, const char *slo_class,
+                 int64_t *ret_ttft_us, int64_t *ret_tpot_us)
+{
+    const struct conf_slo *t;
+
+    pthread_mutex_lock(&s->lock);
+    t = target_of(s, instance, slo_class);
+    *ret_ttft_us = t ? (int64_t)(t->ttft_ms * 1e3) : 0;
+    *ret_tpot_us = t ? (int64_t)(t->tpot_ms * 1e3) : 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* ---- recording ---- */
 
 /* Target in milliseconds, value in microseconds; no target or no value: met. */

@@ -44,6 +44,9 @@ void slo_free(struct slo *s);
 void slo_set_conf(struct slo *s, const struct conf *c, int64_t revision);
 /* Is there such a class? INVALID with those that there are. Any thread. */
 int slo_check_class(struct slo *s, const char *slo_class, struct err *e);
+/* Targets of that pair in us, 0 = none. Any thread. */
+void slo_targets(struct slo *s, const char *instance, const char *slo_class,
+                 int64_t *ret_ttft_us, int64_t *ret_tpot_us);
 /* Any thread; now_us monotonic. Met or not is decided here. instance "": it is not known,
  * which means the only one where there is only one. Beyond SLO_SERIES_MAX pairs,
  * further ones are counted together under "". */

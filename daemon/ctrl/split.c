@@ -276,6 +276,7 @@ static void on_reserved(struct target *t, struct req *q)
     metric_observe(t->page->page, M_HANDOFF_RESERVE,
                    (double)(q->leg.asked_us - q->leg.sent_us) / 1e6);
     note(t, SPLIT_SCHEDULE, (double)(q->leg.asked_us - q->leg.sent_us) / 1e6);
+    add.params.age_us = gen_time(add.params.age_us + now_us() - q->start_us);
     add.params.handoff = GEN_EXPORT;
     add.params.peer = t->end.incarnation;
     add.params.group = 0;
@@ -395,7 +396,7 @@ bool split_finish(struct target *helper, uint64_t id, const struct gen_finish *f
     t = q->target;
     if (f->reason == FINISH_HANDOFF) {
         on_handed(q, f);
-    } else if (f->reason == FINISH_STOP || f->reason == FINISH_LENGTH) {
+    } else if (f->reason == FINISH_STOP || f->reason == FINISH_LENGTH || f->retry_us) {
         lock(t);
         detach(q);
         split_release(q);

@@ -167,6 +167,8 @@ enum target_order target_take(struct target *t, struct wire_add *ret_add,
         return TARGET_CANCEL;
     }
     *ret_add = q->add;
+    ret_add->params.age_us =
+        gen_time(q->add.params.age_us + clock_now_us(clock_real()) - q->start_us);
     split_begin(t, q, ret_add);
     return TARGET_ADD;
 }

@@ -107,6 +107,7 @@ static int tell_finish(struct engine *g, const struct sched_out *o)
         .queue_us = o->queue_us,
         .prefill_us = o->prefill_us,
         .decode_us = o->decode_us,
+        .retry_us = o->retry_us,
     };
 
     if (o->kind == SCHED_OUT_REFUSE)

@@ -28,6 +28,9 @@ struct engine_cfg {
     const char *model; /* file or folder */
     enum sched_mode mode;
     int step_tok, max_seqs, max_waiting;
+    int prefill_run; /* as in sched.h, and so the next two */
+    enum sched_order order;
+    bool refuse_late;
     int64_t kv_mib;                   /* 0 = derived */
     int64_t kv_host_mib, kv_disk_mib; /* tiers below it, 0 = none */
     const char *kv_file;              /* of the disk tier, absolute */

@@ -26,7 +26,6 @@ enum {
     /* A second step in flight would hide the scheduler's work (13 % at batch 8 with the
      * demo model), but a client that leaves would cost one more step. */
     EXEC_DEPTH = 1,
-    PREFILL_RUN = 4, /* colocated: prefill steps in a row */
     CPUS_MAX = 1024
 };
 
@@ -124,7 +123,9 @@ static void fill_sched(const struct engine_cfg *cfg, const struct engine_fit *fi
         .max_waiting = cfg->max_waiting,
         .max_ctx = fit->n_ctx,
         .depth = EXEC_DEPTH,
-        .prefill_run = PREFILL_RUN,
+        .prefill_run = cfg->prefill_run,
+        .order = cfg->order,
+        .refuse_late = cfg->refuse_late,
         .kv = {.block_tok = block_tok(cfg),
                .n_groups = 1,
                .shards = cfg->layout.adp,

@@ -45,6 +45,8 @@ void engine_metrics_out(struct engine_metrics *m, const struct sched_out *o)
     for (int i = 0; i < 3; i++) /* bits in order of the labels */
         if (o->altered >> i & 1)
             metric_add(m->page, M_REQ_ALTERED, i, 1);
+    if (o->has_slack)
+        metric_observe(m->page, M_START_SLACK, (double)o->slack_us / 1e6);
 }
 
 void engine_metrics_handoff(struct metric_page *page, int64_t copy_us, int64_t wait_us)
@@ -117,6 +119,8 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
          was->tier.read * m->block_bytes},
         {M_KV_TIER_LOST, 0, now.tier.lost, was->tier.lost},
         {M_KV_TIER_FAILED, 0, now.tier.failed, was->tier.failed},
+        {M_REFUSED_LATE, 0, now.refused_late, was->refused_late},
+        {M_STEPS_EST, 0, now.est_steps, was->est_steps},
     };
     const struct {
         int id, label;
@@ -140,6 +144,12 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
         if (counters[i].now != counters[i].was)
             metric_add(m->page, counters[i].id, counters[i].label,
                        (double)(counters[i].now - counters[i].was));
+    if (now.est_steps != was->est_steps) {
+        metric_add(m->page, M_STEPS_EST_SECONDS, 0,
+                   (double)(now.est_us - was->est_us) / 1e6);
+        metric_add(m->page, M_STEPS_EST_OFF, 0,
+                   (double)(now.est_off_us - was->est_off_us) / 1e6);
+    }
     for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
         metric_set(m->page, gauges[i].id, gauges[i].label, gauges[i].v);
     m->last = now;

@@ -65,6 +65,7 @@ struct sched *sched_new(const struct sched_cfg *cfg)
     for (int i = 0; i < SCHED_CLASSES; i++)
         list_init(&s->wclass[i]);
     s->order = xcalloc((size_t)s->max_run, sizeof(struct sched_seq *));
+    s->rank = xcalloc((size_t)s->max_run + SCHED_LOOK, sizeof(*s->rank));
     s->moves = xcalloc((size_t)cfg->kv.max_moves + 1, sizeof(*s->moves));
     s->flights = xcalloc((size_t)cfg->depth, sizeof(*s->flights));
     for (int i = 0; i < cfg->depth; i++)
@@ -117,6 +118,7 @@ void sched_free(struct sched *s)
         free(s->flights[i].items);
     free(s->flights);
     free(s->order);
+    free(s->rank);
     free(s->moves);
     idmap_done(&s->by_id);
     idmap_done(&s->groups);
@@ -258,9 +260,13 @@ void sched_finish(struct sched *s, int64_t now, struct sched_seq *q,
         o->prefill_us = q->first_us - q->start_us;
         o->decode_us = q->last_us - q->first_us;
     }
+    o->has_slack = q->has_slack;
+    o->slack_us = q->slack_us;
     if (error)
         attach_error(s, error);
 
+    if (q->state == SEQ_RUNNING)
+        sched_place_free(s, now);
     idmap_del(&s->by_id, q->p.id);
     if (!q->n_flight) {
         sched_release(s, q);
@@ -355,17 +361,42 @@ static struct sched_seq *seq_new(const struct sched *s, const struct sched_event
     return q;
 }
 
+static bool refuse_late(struct sched *s, int64_t now, const struct sched_event *ev)
+{
+    int64_t us = sched_too_late(s, now, ev);
+    struct err e;
+
+    if (!us)
+        return false;
+    err_set(&e, ERR_BUSY,
+            "the queue is too long for a first token within %.1f s; a request that comes "
+            "in %.1f s can have it",
+            (double)ev->params->ttft_us / 1e6, (double)us / 1e6);
+    refuse(s, ev->params->id, &e);
+    struct outbox *b = &s->box[s->box_now];
+    b->out[b->n - 1].retry_us = us;
+    s->st.refused_late++;
+    return true;
+}
+
 static void on_add(struct sched *s, int64_t now, const struct sched_event *ev)
 {
     struct sched_seq *q;
     struct err e;
 
-    if (check_add(s, ev, &e) < 0 || !(q = seq_new(s, ev, &e))) {
+    if (check_add(s, ev, &e) < 0) {
+        refuse(s, ev->params->id, &e);
+        return;
+    }
+    if (refuse_late(s, now, ev))
+        return;
+    if (!(q = seq_new(s, ev, &e))) {
         refuse(s, ev->params->id, &e);
         return;
     }
     q->num = ++s->arrivals;
     q->add_us = now;
+    q->due_us = now - q->p.age_us + q->p.ttft_us;
     idmap_put(&s->by_id, q->p.id, q);
     /* no output wanted, or all of it there, and nothing to score */
     if (q->n_toks >= q->limit &&

@@ -28,6 +28,7 @@ struct err;
 struct sched;
 
 enum sched_mode { SCHED_CHUNKED, SCHED_COLOCATED };
+enum sched_order { SCHED_BY_AGE, SCHED_BY_SLACK };
 
 struct sched_cfg {
     enum sched_mode mode;
@@ -38,6 +39,8 @@ struct sched_cfg {
     int max_ctx;     /* positions of one sequence */
     int depth;       /* steps in flight, from the executor */
     int prefill_run; /* colocated: prefill-only steps in a row before a decode step */
+    enum sched_order order; /* of prompts: see sched_slack.c */
+    bool refuse_late;       /* requests that would miss their TTFT target */
     struct kvcache_cfg kv;
 };
 
@@ -58,7 +61,16 @@ struct gen_params {
                       count in n_out and max_tokens and are not told again */
     int32_t n_scored; /* scores of the prompt that were told elsewhere, likewise */
     uint64_t peer;    /* handoff: incarnation of the other engine */
+    int64_t ttft_us, tpot_us; /* targets of first and further tokens, 0 = none, GEN_MAX_US
+                                 at most */
+    int64_t age_us;           /* so long ago the first one's time began; likewise */
 };
+
+#define GEN_MAX_US ((int64_t)1 << 36) /* 19 hours */
+static inline int64_t gen_time(int64_t us)
+{
+    return us < 0 ? 0 : us < GEN_MAX_US ? us : GEN_MAX_US;
+}
 
 /* A request whose prompt is computed by one engine and whose answer by another, which
  * takes the KV over (wire_kv.h). Not with prompt_logprobs, and not without an answer. */
@@ -130,6 +142,11 @@ struct sched_out {
     int32_t n_prompt, n_cached, n_out, n_preempted; /* n_out: without stop_id */
     uint32_t altered;                               /* STEP_ALTERED_* of its steps */
     int64_t queue_us, prefill_us, decode_us; /* waiting; start to first; first to last */
+    bool has_slack; /* it had a TTFT target: what was left of it when it started */
+    int64_t slack_us;
+    /* REFUSE: it came too late to meet its target; sent after so long it would; 0: not
+     * why */
+    int64_t retry_us;
     /* FINISH with ERROR, REFUSE */
     const struct err *error;
     /* EXPORT: n_blocks blocks from number `first` of the sequence on, which make upto
@@ -145,6 +162,9 @@ struct sched_stats {
     int running, waiting;
     uint64_t preemptions, late, steps, step_toks; /* late: events for unknown ids */
     uint64_t prompt_tok, gen_tok, cached_tok, recomputed_tok;
+    uint64_t refused_late;                  /* too late for their targets */
+    uint64_t est_steps, est_us, est_off_us; /* steps whose time was estimated before: how
+                                               long they took, how far off it was */
     int importing;         /* of running: wait for KV of another engine */
     int held;              /* blocks that a pull may write into, their request gone */
     uint64_t imported_tok; /* positions whose KV came from another engine */

@@ -143,6 +143,7 @@ void sched_done(struct sched *s, int64_t now, const struct step_done *done)
     }
     if (tier)
         kvtier_step_done(tier, done->number);
+    sched_time_done(s, fl, done);
     for (int i = 0; i < fl->n_items; i++)
         item_back(s, now, done, &fl->items[i], i);
     s->flight_head = (s->flight_head + 1) % s->cfg.depth;

@@ -25,6 +25,9 @@
  * but a prompt runs whole: it is cut only when it is longer than a step (or by the limit
  * of output rows), and rule 1 applies only while O is such a one.
  *
+ * With order `slack` the prompts go by sched_slack.c in place of rules 1 and 2: each
+ * takes what the ones before it leave, and decoding may leave less than the budget.
+ *
  * Output rows are bounded as tokens are: each running sequence has one, prompts that are
  * scored share the rest. Cost: O(running) and SCHED_TRIES waiting ones at most. */
 #include "daemon/serve/sched_impl.h"
@@ -310,6 +313,29 @@ static int score_rows(const struct form *f)
     return 1 + f->outs / max_int(1, n);
 }
 
+/* Order `slack`. */
+static void plan_by_slack(struct form *f)
+{
+    struct sched *s = f->s;
+    int tries = 0, before = f->left;
+    int n = sched_by_slack(s, f->now, f->n, may_start(f));
+
+    for (int i = 0; i < n && f->left > 0; i++) {
+        struct sched_seq *q = s->rank[i].q;
+        bool first = f->left == before;
+        if (q->state != SEQ_RUNNING) {
+            bool fits = s->cfg.mode == SCHED_CHUNKED || first || q->n_toks <= f->left;
+            if (!may_start(f) || tries == SCHED_TRIES)
+                continue;
+            if (!fits || !start(f, q)) {
+                tries++;
+                continue;
+            }
+        }
+        give(f, q, f->left, first);
+    }
+}
+
 static void plan_prefills(struct form *f)
 {
     struct sched_seq *o = oldest_prompt(f);
@@ -317,6 +343,10 @@ static void plan_prefills(struct form *f)
     if (!o || f->left <= 0)
         return;
     f->score_rows = score_rows(f);
+    if (f->s->cfg.order == SCHED_BY_SLACK) {
+        plan_by_slack(f);
+        return;
+    }
     int need = o->state == SEQ_RUNNING ? sched_need(o) : o->n_toks;
     if (f->s->cfg.mode == SCHED_CHUNKED || need > f->s->cfg.step_tok)
         plan_short(f, rest_class(need), f->left / 2);
@@ -447,6 +477,7 @@ static bool fill_step(struct form *f)
     fl->submitted = false;
     fill_granted(f, fl, true);
     fill_granted(f, fl, false);
+    sched_time_form(s, f->now, fl);
     sched_tier_fill(s, f->st);
     if (!fl->n_items && !f->st->n_moves)
         return false;
@@ -499,13 +530,19 @@ bool sched_next(struct sched *s, int64_t now_us, struct step *st)
     assert(!s->n_flights ||
            s->flights[(s->flight_head + s->n_flights - 1) % s->cfg.depth].submitted);
     form_begin(&f);
+    if (s->cfg.order == SCHED_BY_SLACK)
+        sched_slack_begin(s);
     kvcache_form(s->kv, true);
     if (s->cfg.mode == SCHED_COLOCATED) {
         plan_colocated(&f);
     } else {
         plan_decodes(&f);
+        if (s->cfg.order == SCHED_BY_SLACK)
+            f.left = sched_slack_chunk(s, now_us, f.left);
         plan_prefills(&f);
     }
+    if (s->cfg.order == SCHED_BY_SLACK)
+        sched_slack_end(s, f.n);
     kvcache_form(s->kv, false);
     return fill_step(&f);
 }

@@ -1,8 +1,9 @@
 /* daemon/serve/sched_impl.h - what the files of the scheduler share; nobody else
  * includes it. sched.c events and outcomes, sched_queue.c who waits and who runs,
  * sched_tier.c what is in
- * tiers below the device, sched_form.c the next step, sched_done.c what came back,
- * sched_kv.c KV that goes to or comes from another engine, sched_check.c invariants. */
+ * tiers below the device, sched_slack.c targets, sched_form.c the next step, sched_done.c
+ * what came back, sched_kv.c KV that goes to or comes from another engine, sched_check.c
+ * invariants. */
 #ifndef SERVE_SCHED_IMPL_H
 #define SERVE_SCHED_IMPL_H
 
@@ -10,12 +11,16 @@
 #include "base/list.h"
 #include "daemon/serve/idmap.h"
 #include "daemon/serve/sched.h"
+#include "daemon/serve/steptime.h"
 
 enum {
     SCHED_CLASSES = 32, /* waiting requests by log2 of their length */
     SCHED_AGE = 16,     /* admissions that may pass the oldest waiting request */
     SCHED_TIER_WAIT_US = 1000000, /* for reads from disk, at most */
     SCHED_TRIES = 16,             /* waiting requests looked at in one step */
+    SCHED_LOOK = 256,             /* likewise, by slack: those that are compared */
+    SCHED_MIN_SHARE = 8,  /* 1 / so much of a step is for prompts, if there are any */
+    SCHED_TPOT_PART = 90, /* % of a TPOT that is spent; the rest is for errors */
 };
 
 enum seq_state {
@@ -75,6 +80,11 @@ struct sched_seq {
     int64_t want_until_us; /* no longer does it wait for that */
     bool started;
     int64_t add_us, start_us, first_us, last_us;
+
+    int64_t due_us; /* its first token, with a TTFT target */
+    int skipped;    /* order slack: steps without a token while its prompt ran */
+    bool has_slack; /* when it started */
+    int64_t slack_us;
 };
 
 /* A pull that writes into blocks, which outlive the request. */
@@ -94,8 +104,18 @@ struct flight_item {
 struct flight {
     uint64_t ticket;
     bool submitted;
+    int n_prompt_tok, n_decode;
+    double est_us; /* its time, 0 = not known before */
+    int64_t begin_us;
     int n_items;
     struct flight_item *items;
+};
+
+/* Order slack: a prompt and its place. */
+struct sched_rank {
+    struct sched_seq *q;
+    int rank;    /* 0 first */
+    int64_t key; /* within it, then by age */
 };
 
 struct outbox {
@@ -134,6 +154,15 @@ struct sched {
     int flight_head, n_flights;
     struct kv_move *moves;    /* scratch: of a step, between tiers */
     struct sched_seq **order; /* scratch: running, oldest first */
+    struct sched_rank *rank;  /* scratch: prompts, least slack first */
+    struct steptime time;     /* of steps */
+    int pace_tok, pace_seqs;  /* prompt tokens of a step while this many decode, */
+    double pace_us;           /* and its time */
+    int64_t place_us, gap_us; /* the last place that one of waiting ones could have; mean
+                                 time between two */
+    bool no_room;             /* one of them found no blocks */
+    uint64_t judged;          /* last group that was taken or refused, */
+    int64_t verdict;          /* and what sched_too_late said */
     struct outbox box[2];
     int box_now;
     struct sched_stats st;
@@ -183,6 +212,24 @@ bool sched_tier_waits(const struct sched *s, int64_t now, const struct sched_seq
 bool sched_tier_moving(const struct sched *s);
 /* Copies that the step begins with. */
 void sched_tier_fill(struct sched *s, struct step *st);
+
+/* sched_slack.c */
+/* A flight was filled, or is back: the time of its step. */
+void sched_time_form(struct sched *s, int64_t now, struct flight *fl);
+void sched_time_done(struct sched *s, const struct flight *fl, const struct step_done *d);
+/* Before the prompts of a step are planned, and after it. */
+void sched_slack_begin(struct sched *s);
+void sched_slack_end(struct sched *s, int n_order);
+/* Prompts among order[0..n_order) and, if so, the waiting ones, into s->rank. */
+int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting);
+/* Of `left` tokens how many may be of prompts: decoding is planned. */
+int sched_slack_chunk(const struct sched *s, int64_t now, int left);
+/* q starts for the first time. */
+void sched_slack_start(struct sched *s, int64_t now, struct sched_seq *q);
+/* A place became free, or could have been. */
+void sched_place_free(struct sched *s, int64_t now);
+/* A request that cannot meet its target now: after how many us it could; 0 = take it. */
+int64_t sched_too_late(struct sched *s, int64_t now, const struct sched_event *ev);
 
 /* sched_form.c */
 /* Tokens known or in the making. */

@@ -249,6 +249,7 @@ bool sched_start(struct sched *s, int64_t now, struct sched_seq *q)
         kvcache_form(s->kv, false);
     struct kvseq *kv = take_blocks(s, q, &cached);
     kvcache_form(s->kv, true);
+    s->no_room = !kv;
     if (!kv)
         return false;
     sched_unlink(s, q);
@@ -270,6 +271,7 @@ bool sched_start(struct sched *s, int64_t now, struct sched_seq *q)
         return true;
     q->started = true;
     q->start_us = now;
+    sched_slack_start(s, now, q);
     q->n_cached = cached < q->p.n_prompt ? cached : q->p.n_prompt;
     if (q->had) /* its prompt was counted where it began */
         return true;

@@ -453,6 +453,8 @@ static bool wire_bools_ok(const uint8_t *p)
     return p[offsetof(struct gen_params, handoff)] < GEN_HANDOFF_COUNT;
 }
 
+static bool wire_time_ok(int64_t us) { return us >= 0 && us <= GEN_MAX_US; }
+
 static const char *wire_bad_param(const struct gen_params *g)
 {
     if (!(g->temperature >= 0) || !isfinite(g->temperature))
@@ -484,6 +486,9 @@ int wire_parse_add(const void *p, size_t n, struct wire_add *ret, struct err *e)
                        n);
     memcpy(&a.params, b, sizeof(a.params));
     const struct gen_params *g = &a.params;
+    if (!wire_time_ok(g->ttft_us) || !wire_time_ok(g->tpot_us) ||
+        !wire_time_ok(g->age_us))
+        return err_set(e, ERR_SYNTAX, "an ADD message has a time out of range");
     if (g->n_prompt < 0 || g->n_stop < 0 || g->n_bias < 0 || g->n_gen < 0)
         return err_set(e, ERR_SYNTAX, "an ADD message has a negative count");
     /* at least one id is the prompt's, whose first is never scored */

@@ -18,7 +18,7 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 6, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
+enum { WIRE_VERSION = 7, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
 /* to the engine: ADD CANCEL DRAIN STOP SPIN YIELD PEER PEER_GONE RECOMPUTE EXPERTS
  * KV_WIPE; both ways: EXPORT PULLED; from it: the rest. From ARENA on: wire_kv.h. */
@@ -93,7 +93,8 @@ struct wire_finish {
     uint64_t id;
     int32_t reason, stop_id, n_prompt, n_cached, n_out, n_preempted;
     int64_t queue_us, prefill_us, decode_us;
-    uint32_t code; /* enum err_code, with ERROR or a refusal */
+    int64_t retry_us; /* refused as late: sent after so long it is not; else 0 */
+    uint32_t code;    /* enum err_code, with ERROR or a refusal */
     char msg[256];
 };
 

@@ -31,7 +31,9 @@ struct sim {
     int64_t now;
     int32_t prefix[N_PREFIX][128];
     uint64_t errors;
-    int crowd; /* none are added while more are there */
+    int crowd;       /* none are added while more are there */
+    uint64_t oldest; /* order slack: the oldest running prompt, and steps without it */
+    int without;
 };
 
 static int rnd(struct sim *w, int n) { return (int)(test_rand(&w->rng) % (uint64_t)n); }
@@ -53,6 +55,8 @@ static void make_req(struct sim *w, int i)
     r->p.salt = rnd(w, 10) == 0;
     if (rnd(w, 8) == 0)
         r->p.presence = 0.5f;
+    r->p.ttft_us = rnd(w, 3) ? 1 + rnd(w, 40000) : 0;
+    r->p.tpot_us = rnd(w, 3) ? 1 + rnd(w, 4000) : 0;
     r->p.n_stop = rnd(w, 4) == 0;
     r->stop = rnd(w, SIM_VOCAB);
     r->p.n_bias = rnd(w, 8) ? 0 : rnd(w, 4);
@@ -207,9 +211,15 @@ static void check_oldest(struct sim *w, const struct step *st)
     if (w->cfg.depth > 1 || w->cfg.mode != SCHED_CHUNKED || list_empty(&w->s->running))
         return;
     uint64_t num = list_entry(w->s->running.next, struct sched_seq, link)->num;
+    w->without = w->oldest == num ? w->without + 1 : 1;
+    w->oldest = num;
     for (int i = 0; i < st->n_items; i++)
-        if (step_items(st)[i].seq == num)
+        if (step_items(st)[i].seq == num) {
+            w->without = 0;
             return;
+        }
+    if (w->cfg.order == SCHED_BY_SLACK && w->without <= SCHED_AGE)
+        return; /* the bound of that order */
     fail_msg("step %llu: the oldest request is not in it", (unsigned long long)w->steps);
 }
 
@@ -264,6 +274,8 @@ static void complete_one(struct sim *w)
     struct sched_event ev = {.kind = SCHED_DONE, .done = &d};
 
     sim_run(&w->x, &d);
+    d.start_us = w->now; /* a step-time law, with noise */
+    d.end_us = w->now + 200 + 20 * d.n_results + rnd(w, 50);
     if (w->errors && test_rand(&w->rng) % w->errors == 0) {
         err_set(&w->x.error, ERR_DEVICE, "the device is gone");
         d.error = &w->x.error;
@@ -349,6 +361,8 @@ static struct sched_cfg vary(uint64_t *rng, int shards)
         sim_cfg(bt, (320 + (test_rand(rng) % 2 ? more : more / 16)) / bt + 1);
 
     c.mode = test_rand(rng) % 3 ? SCHED_CHUNKED : SCHED_COLOCATED;
+    c.order = test_rand(rng) % 2 ? SCHED_BY_SLACK : SCHED_BY_AGE;
+    c.refuse_late = test_rand(rng) % 4 == 0;
     c.step_tok = budget[test_rand(rng) % 4];
     c.max_seqs = seqs[test_rand(rng) % 3];
     c.max_outs = c.max_seqs + (int)(test_rand(rng) % 32);

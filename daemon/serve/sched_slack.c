@@ -1,0 +1,310 @@
+/* daemon/serve/sched_slack.c - targets of requests: who is how late, what fits, and who
+ * comes too late.
+ *
+ * A request may have a target for its first token (TTFT) and for those that follow
+ * (TPOT). Its slack is what is left until the first one is due, less the time that the
+ * rest of its prompt needs by the steps that were measured (steptime.h).
+ *
+ * Order `slack`. Prompts, running and waiting ones (of these the SCHED_LOOK oldest), go
+ * in three ranks:
+ *   0. those passed over too long: the oldest waiting one after SCHED_AGE admissions of
+ *      others, a running one after SCHED_AGE steps without a token; by age;
+ *   1. those that can still meet their target, least slack first;
+ *   2. those that cannot, and those without a target; by age.
+ * So the bounds of order `age` hold for places: with k older ones waiting a prompt starts
+ * after at most (k + 1) (SCHED_AGE + 1) admissions; and of those that run the oldest one
+ * gets tokens in each (SCHED_AGE + 1)th step at least.
+ *
+ * Decoding, policy `chunked`: a step takes as many prompt tokens as let it end before the
+ * next token of each running answer is due: the k-th after the first is due k times
+ * (SCHED_TPOT_PART % of) its TPOT after it. What an answer has got ahead is spent on
+ * prompts. But prompts get 1 / SCHED_MIN_SHARE of what is left of the budget in each step
+ * whatever is due, so they cannot starve.
+ *
+ * Refusal. A request with a TTFT target whose first token cannot come in time by the
+ * estimate, though it could if nothing else were there, is refused with the time after
+ * which it could: then as much of the queue will have gone. Not one that is alone too
+ * long for its target (no time is better), nor one that another engine has begun, nor
+ * before STEPTIME_MIN steps were measured. */
+#include "daemon/serve/sched_impl.h"
+
+#include <stdlib.h>
+
+static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int min_int(int a, int b) { return a < b ? a : b; }
+static int max_int(int a, int b) { return a > b ? a : b; }
+
+/* ---- estimates ---- */
+
+static bool decodes(const struct sched_seq *q)
+{
+    return q->next_pos >= q->prefill_end && !q->importing;
+}
+
+/* Prompt tokens that one step takes beside what decodes now, and its time. */
+static void pace(struct sched *s)
+{
+    int64_t tpot = INT64_MAX;
+    int n = 0;
+
+    list_for(it, &s->running)
+    {
+        const struct sched_seq *q = list_entry(it, struct sched_seq, link);
+        n += decodes(q);
+        if (decodes(q) && q->p.tpot_us)
+            tpot = min_i64(tpot, q->p.tpot_us);
+    }
+    s->pace_seqs = n;
+    s->pace_tok = max_int(1, s->cfg.step_tok - n);
+    s->pace_us = 0;
+    if (!steptime_known(&s->time))
+        return;
+    if (s->cfg.mode == SCHED_COLOCATED) {
+        s->pace_tok = s->cfg.step_tok;
+        s->pace_seqs = 0;
+        s->pace_us = n ? steptime_us(&s->time, 0, n) / max_int(1, s->cfg.prefill_run) : 0;
+    } else if (s->cfg.order == SCHED_BY_SLACK && tpot < INT64_MAX) {
+        int fit = steptime_fit(&s->time, n, (double)tpot * SCHED_TPOT_PART / 100);
+        s->pace_tok = min_int(s->pace_tok, max_int(fit, s->pace_tok / SCHED_MIN_SHARE));
+        s->pace_tok = max_int(1, s->pace_tok);
+    }
+    s->pace_us += steptime_us(&s->time, s->pace_tok, s->pace_seqs);
+}
+
+/* To compute so many prompt tokens, by the last pace(). */
+static int64_t time_of(const struct sched *s, int64_t tok)
+{
+    int64_t steps = tok / s->pace_tok, rest = tok % s->pace_tok;
+    double us = (double)steps * s->pace_us;
+
+    if (rest)
+        us += s->pace_us - steptime_us(&s->time, s->pace_tok, s->pace_seqs) +
+              steptime_us(&s->time, (double)rest, s->pace_seqs);
+    return (int64_t)us;
+}
+
+static int rest_of(const struct sched_seq *q)
+{
+    return q->state == SEQ_RUNNING ? (q->importing ? 0 : q->prefill_end - q->next_pos)
+                                   : q->n_toks;
+}
+
+/* Until the steps in flight are back, at most. */
+static double in_flight(const struct sched *s, int64_t now)
+{
+    double us = 0;
+
+    for (int i = 0; i < s->n_flights; i++) {
+        const struct flight *fl = &s->flights[(s->flight_head + i) % s->cfg.depth];
+        double gone = i || !fl->submitted ? 0 : (double)(now - fl->begin_us);
+        us += fl->est_us > gone ? fl->est_us - gone : 0;
+    }
+    return us;
+}
+
+void sched_time_form(struct sched *s, int64_t now, struct flight *fl)
+{
+    fl->begin_us = now;
+    fl->n_prompt_tok = fl->n_decode = 0;
+    for (int i = 0; i < fl->n_items; i++) {
+        const struct flight_item *fi = &fl->items[i];
+        if (fi->first_pos < fi->q->prefill_end)
+            fl->n_prompt_tok += fi->n_tok;
+        else
+            fl->n_decode++;
+    }
+    fl->est_us = steptime_us(&s->time, fl->n_prompt_tok, fl->n_decode);
+}
+
+void sched_time_done(struct sched *s, const struct flight *fl, const struct step_done *d)
+{
+    int64_t us = d->end_us - d->start_us;
+
+    if (d->error || us <= 0 || !fl->n_items)
+        return;
+    if (fl->est_us > 0) {
+        double off = fl->est_us - (double)us;
+        s->st.est_steps++;
+        s->st.est_us += (uint64_t)us;
+        s->st.est_off_us += (uint64_t)(off < 0 ? -off : off);
+    }
+    steptime_add(&s->time, fl->n_prompt_tok, fl->n_decode, us);
+}
+
+/* ---- slack ---- */
+
+static int64_t slack_of(const struct sched *s, int64_t now, const struct sched_seq *q)
+{
+    return q->due_us - now - time_of(s, rest_of(q));
+}
+
+void sched_slack_start(struct sched *s, int64_t now, struct sched_seq *q)
+{
+    if (!q->p.ttft_us)
+        return;
+    pace(s);
+    q->slack_us = slack_of(s, now, q);
+    q->has_slack = true;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct sched_rank *p = a, *q = b;
+
+    if (p->rank != q->rank)
+        return p->rank < q->rank ? -1 : 1;
+    if (p->key != q->key)
+        return p->key < q->key ? -1 : 1;
+    return p->q->num < q->q->num ? -1 : p->q->num > q->q->num;
+}
+
+static void put_rank(struct sched *s, int64_t now, struct sched_seq *q, bool aged, int at)
+{
+    struct sched_rank *r = &s->rank[at];
+
+    *r = (struct sched_rank){.q = q, .rank = aged ? 0 : 2};
+    if (aged || !q->p.ttft_us)
+        return;
+    int64_t slack = slack_of(s, now, q);
+    if (slack < 0)
+        return;
+    r->rank = 1;
+    r->key = slack;
+}
+
+int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting)
+{
+    int n = 0, seen = 0;
+
+    for (int i = 0; i < n_order; i++) {
+        struct sched_seq *q = s->order[i];
+        if (q->state == SEQ_RUNNING && q->next_pos < q->prefill_end && sched_need(q) > 0)
+            put_rank(s, now, q, q->skipped >= SCHED_AGE, n++);
+    }
+    if (waiting)
+        list_for(it, &s->waiting)
+        {
+            struct sched_seq *q = list_entry(it, struct sched_seq, link);
+            if (seen++ == SCHED_LOOK)
+                break;
+            put_rank(s, now, q, q->passed >= SCHED_AGE, n++);
+        }
+    qsort(s->rank, (size_t)n, sizeof(*s->rank), by_rank);
+    return n;
+}
+
+void sched_slack_begin(struct sched *s) { pace(s); }
+
+void sched_slack_end(struct sched *s, int n_order)
+{
+    for (int i = 0; i < n_order; i++) {
+        struct sched_seq *q = s->order[i];
+        if (q->state != SEQ_RUNNING || q->next_pos >= q->prefill_end ||
+            sched_need(q) <= 0 || q->grant)
+            q->skipped = 0;
+        else
+            q->skipped++;
+    }
+}
+
+int sched_slack_chunk(const struct sched *s, int64_t now, int left)
+{
+    int64_t slack = INT64_MAX;
+    int n = 0;
+
+    if (!steptime_known(&s->time) || left <= 0)
+        return left;
+    list_for(it, &s->running)
+    {
+        const struct sched_seq *q = list_entry(it, struct sched_seq, link);
+        if (!decodes(q))
+            continue;
+        n += q->grant > 0;
+        if (!q->p.tpot_us || q->n_toks <= q->given || !q->grant)
+            continue;
+        int64_t k = q->n_toks - q->given + q->n_flight;
+        int64_t due = q->first_us + k * (q->p.tpot_us * SCHED_TPOT_PART / 100);
+        slack = min_i64(slack, due - now);
+    }
+    if (slack == INT64_MAX)
+        return left;
+    int fit = steptime_fit(&s->time, n, (double)slack - in_flight(s, now));
+    return min_int(left, max_int(fit, max_int(1, left / SCHED_MIN_SHARE)));
+}
+
+/* ---- refusal ---- */
+
+/* Prompt tokens that are computed before the last of `own`, due then. */
+static int64_t tokens_before(const struct sched *s, int64_t now, int own, int64_t due)
+{
+    int64_t all = 0, shorter = 0, key = due - time_of(s, own);
+    int oldest = 0;
+    const struct list *lists[] = {&s->running, &s->waiting};
+
+    for (int i = 0; i < 2; i++)
+        list_for(it, lists[i])
+        {
+            const struct sched_seq *q = list_entry(it, struct sched_seq, link);
+            int rest = rest_of(q);
+            if (rest <= 0)
+                continue;
+            oldest = oldest ? oldest : rest;
+            if (rest <= own)
+                shorter += rest;
+            if (s->cfg.order == SCHED_BY_SLACK) {
+                int64_t slack = q->p.ttft_us ? slack_of(s, now, q) : -1;
+                if (slack < 0 || slack + now > key)
+                    continue;
+            }
+            all += rest;
+        }
+    if (s->cfg.order == SCHED_BY_AGE && own && oldest > 2 * own)
+        return min_i64(all, 2 * shorter + own); /* it has half of each step */
+    return all;
+}
+
+/* Until a request of `own` prompt tokens has its first token. */
+static int64_t first_token(const struct sched *s, int64_t now, int own, int64_t due)
+{
+    int64_t us = time_of(s, tokens_before(s, now, own, due) + own);
+    int ahead = s->n_running + s->n_waiting + 1 - s->max_run;
+
+    if (s->no_room && ahead < s->n_waiting + 1)
+        ahead = s->n_waiting + 1;
+    if (ahead > 0 && us < ahead * s->gap_us + time_of(s, own))
+        us = ahead * s->gap_us + time_of(s, own); /* for places or blocks */
+    return us + (int64_t)in_flight(s, now);
+}
+
+int64_t sched_too_late(struct sched *s, int64_t now, const struct sched_event *ev)
+{
+    const struct gen_params *p = ev->params;
+    int cached = 0;
+
+    if (!s->cfg.refuse_late || p->ttft_us <= 0 || p->n_gen || p->handoff == GEN_IMPORT ||
+        !steptime_known(&s->time))
+        return 0;
+    if (p->group && p->group == s->judged)
+        return s->verdict; /* choices of one prompt: all or none */
+    pace(s);
+    if (!p->no_cache && !p->prompt_logprobs)
+        for (int i = 0; i < s->shards; i++)
+            cached =
+                max_int(cached, kvcache_peek(s->kv, i, p->salt, ev->prompt, p->n_prompt));
+    int own = max_int(1, p->n_prompt - cached);
+    int64_t us = first_token(s, now, own, now - p->age_us + p->ttft_us);
+
+    s->judged = p->group;
+    s->verdict = 0;
+    if (us > p->ttft_us - p->age_us && time_of(s, own) <= p->ttft_us)
+        s->verdict = us - p->ttft_us > 1 ? us - p->ttft_us : 1;
+    return s->verdict;
+}
+
+/* A request let go of its place while others wait: how often that happens. */
+void sched_place_free(struct sched *s, int64_t now)
+{
+    if (s->place_us && s->n_waiting)
+        s->gap_us += (now - s->place_us - s->gap_us) / 8;
+    s->place_us = s->n_waiting ? now : 0;
+}
