@@ -116,6 +116,7 @@ struct sched_rank {
     struct sched_seq *q;
     int rank;    /* 0 first */
     int64_t key; /* within it, then by age */
+    int64_t us;  /* what is left of it */
 };
 
 struct outbox {

@@ -9,8 +9,10 @@
  * in three ranks:
  *   0. those passed over too long: the oldest waiting one after SCHED_AGE admissions of
  *      others, a running one after SCHED_AGE steps without a token; by age;
- *   1. those that can still meet their target, least slack first;
- *   2. those that cannot, and those without a target; by age.
+ *   1. those that can still meet their target, by when they are due: whose slack is less
+ *      than what those before it take is late, so the longest of them and it is given up,
+ *      until as many as possible are in time;
+ *   2. those given up, those without slack, and those without a target; by age.
  * So the bounds of order `age` hold for places: with k older ones waiting a prompt starts
  * after at most (k + 1) (SCHED_AGE + 1) admissions; and of those that run the oldest one
  * gets tokens in each (SCHED_AGE + 1)th step at least.
@@ -22,7 +24,8 @@
  * whatever is due, so they cannot starve.
  *
  * Refusal. A request with a TTFT target whose first token cannot come in time by the
- * estimate, though it could if nothing else were there, is refused with the time after
+ * estimate (order `slack`: or not without another's being late that would be in time),
+ * though it could if nothing else were there, is refused with the time after
  * which it could: then as much of the queue will have gone. Not one that is alone too
  * long for its target (no time is better), nor one that another engine has begun, nor
  * before STEPTIME_MIN steps were measured. */
@@ -30,6 +33,7 @@
 
 #include <stdlib.h>
 
+static int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int min_int(int a, int b) { return a < b ? a : b; }
 static int max_int(int a, int b) { return a > b ? a : b; }
@@ -162,14 +166,33 @@ static void put_rank(struct sched *s, int64_t now, struct sched_seq *q, bool age
 {
     struct sched_rank *r = &s->rank[at];
 
-    *r = (struct sched_rank){.q = q, .rank = aged ? 0 : 2};
-    if (aged || !q->p.ttft_us)
-        return;
-    int64_t slack = slack_of(s, now, q);
-    if (slack < 0)
-        return;
-    r->rank = 1;
-    r->key = slack;
+    *r = (struct sched_rank){.q = q, .rank = 2, .us = time_of(s, rest_of(q))};
+    if (aged)
+        r->rank = 0;
+    else if (q->p.ttft_us && q->due_us - now >= r->us)
+        r->rank = 1, r->key = q->due_us;
+}
+
+/* Of rank 1, in order: where one would be late behind those before it, the longest of
+ * them and it is given up, so that as many as can be are in time. */
+static void give_up_late(struct sched *s, int64_t now, int n)
+{
+    int64_t at = now + (int64_t)in_flight(s, now);
+
+    for (int i = 0; i < n && s->rank[i].rank < 2; i++) {
+        at += s->rank[i].us;
+        if (s->rank[i].rank != 1 || at <= s->rank[i].key)
+            continue;
+        int longest = i;
+        for (int k = 0; k < i; k++)
+            if (s->rank[k].rank == 1 && s->rank[k].us > s->rank[longest].us)
+                longest = k;
+        at -= s->rank[longest].us;
+        s->rank[longest].rank = 3;
+    }
+    for (int i = 0; i < n; i++)
+        if (s->rank[i].rank == 3)
+            s->rank[i].rank = 2, s->rank[i].key = 0;
 }
 
 int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting)
@@ -189,6 +212,8 @@ int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting)
                 break;
             put_rank(s, now, q, q->passed >= SCHED_AGE, n++);
         }
+    qsort(s->rank, (size_t)n, sizeof(*s->rank), by_rank);
+    give_up_late(s, now, n);
     qsort(s->rank, (size_t)n, sizeof(*s->rank), by_rank);
     return n;
 }
@@ -234,46 +259,67 @@ int sched_slack_chunk(const struct sched *s, int64_t now, int left)
 
 /* ---- refusal ---- */
 
-/* Prompt tokens that are computed before the last of `own`, due then. */
-static int64_t tokens_before(const struct sched *s, int64_t now, int own, int64_t due)
+/* Order `age`: until the last of `own` prompt tokens is computed. */
+static int64_t by_age_us(const struct sched *s, int own)
 {
-    int64_t all = 0, shorter = 0, key = due - time_of(s, own);
+    int64_t all = 0, shorter = 0;
     int oldest = 0;
     const struct list *lists[] = {&s->running, &s->waiting};
 
     for (int i = 0; i < 2; i++)
         list_for(it, lists[i])
         {
-            const struct sched_seq *q = list_entry(it, struct sched_seq, link);
-            int rest = rest_of(q);
+            int rest = rest_of(list_entry(it, struct sched_seq, link));
             if (rest <= 0)
                 continue;
             oldest = oldest ? oldest : rest;
-            if (rest <= own)
-                shorter += rest;
-            if (s->cfg.order == SCHED_BY_SLACK) {
-                int64_t slack = q->p.ttft_us ? slack_of(s, now, q) : -1;
-                if (slack < 0 || slack + now > key)
-                    continue;
-            }
+            shorter += rest <= own ? rest : 0;
             all += rest;
         }
-    if (s->cfg.order == SCHED_BY_AGE && own && oldest > 2 * own)
-        return min_i64(all, 2 * shorter + own); /* it has half of each step */
-    return all;
+    if (oldest > 2 * own) /* it has half of each step with those that are shorter */
+        all = min_i64(all, 2 * shorter + own);
+    return time_of(s, all + own);
 }
 
-/* Until a request of `own` prompt tokens has its first token. */
-static int64_t first_token(const struct sched *s, int64_t now, int own, int64_t due)
+/* Order `slack`: how late it, or one that can be met without it, would be; below zero:
+ * none. */
+static int64_t by_slack_late(struct sched *s, int64_t now, int own, int64_t due)
 {
-    int64_t us = time_of(s, tokens_before(s, now, own, due) + own);
-    int ahead = s->n_running + s->n_waiting + 1 - s->max_run;
+    int64_t us = time_of(s, own), at = now + (int64_t)in_flight(s, now), late = INT64_MIN;
+    bool in = false;
+    int n = 0;
 
+    list_for(it, &s->running) s->order[n++] = list_entry(it, struct sched_seq, link);
+    n = sched_by_slack(s, now, n, true);
+    for (int i = 0; i < n && s->rank[i].rank < 2; i++) {
+        const struct sched_rank *r = &s->rank[i];
+        if (!in && r->rank == 1 && r->key > due) {
+            in = true;
+            at += us;
+            late = max_i64(late, at - due);
+        }
+        at += r->us;
+        if (r->rank == 1 && in)
+            late = max_i64(late, at - r->key);
+    }
+    return in ? late : at + us - due;
+}
+
+/* How much too late the first token of a request of `own` prompt tokens would be. */
+static int64_t late_by(struct sched *s, int64_t now, int own, int64_t due)
+{
+    int ahead = s->n_running + s->n_waiting + 1 - s->max_run;
+    int64_t flight = (int64_t)in_flight(s, now), late;
+
+    if (s->cfg.order == SCHED_BY_SLACK)
+        late = by_slack_late(s, now, own, due);
+    else
+        late = now + flight + by_age_us(s, own) - due;
     if (s->no_room && ahead < s->n_waiting + 1)
         ahead = s->n_waiting + 1;
-    if (ahead > 0 && us < ahead * s->gap_us + time_of(s, own))
-        us = ahead * s->gap_us + time_of(s, own); /* for places or blocks */
-    return us + (int64_t)in_flight(s, now);
+    if (ahead > 0) /* for places or blocks */
+        late = max_i64(late, now + flight + ahead * s->gap_us + time_of(s, own) - due);
+    return late;
 }
 
 int64_t sched_too_late(struct sched *s, int64_t now, const struct sched_event *ev)
@@ -292,12 +338,12 @@ int64_t sched_too_late(struct sched *s, int64_t now, const struct sched_event *e
             cached =
                 max_int(cached, kvcache_peek(s->kv, i, p->salt, ev->prompt, p->n_prompt));
     int own = max_int(1, p->n_prompt - cached);
-    int64_t us = first_token(s, now, own, now - p->age_us + p->ttft_us);
+    int64_t late = late_by(s, now, own, now - p->age_us + p->ttft_us);
 
     s->judged = p->group;
     s->verdict = 0;
-    if (us > p->ttft_us - p->age_us && time_of(s, own) <= p->ttft_us)
-        s->verdict = us - p->ttft_us > 1 ? us - p->ttft_us : 1;
+    if (late > 0 && time_of(s, own) <= p->ttft_us) /* a step and some error to spare */
+        s->verdict = late + (int64_t)s->pace_us + p->ttft_us / 10;
     return s->verdict;
 }
 
