@@ -139,9 +139,9 @@ san-run: all $(UNIT) $(MODEL_DEMO) $(VENV)/test.ok
 		--pytest-args "-m san" $(UNIT)
 san-run-thread: $(filter $(UNIT_TSAN),$(UNIT)) $(VENV)/bin/python
 	$(Q)$(RUN_TESTS) --timeout 900 $(filter $(UNIT_TSAN),$(UNIT))
-check-long: check
+check-long: check $(MODEL_MOE)
 	$(Q)SIM_REQUESTS=1000000 SEED=$${SEED:-7} $(RUN_TESTS) --timeout 1800 $(filter %sched_sim,$(UNIT))
-	$(Q)LLMRACK_LONG=1 $(RUN_TESTS) --timeout 1800 --pytest tests/e2e/test_deb.py $(filter %test_meshes,$(UNIT))
+	$(Q)LLMRACK_LONG=1 $(RUN_TESTS) --timeout 1800 --pytest tests/e2e/test_deb.py --pytest tests/e2e/test_experts.py $(filter %test_meshes %test_expertmoves,$(UNIT))
 	$(Q)$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=120
 
 # libFuzzer: the whole library again, with clang

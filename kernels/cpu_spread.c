@@ -124,7 +124,8 @@ static void by_number(struct job *s)
 
 static int copies(const struct job *s, int x) { return s->first[x + 1] - s->first[x]; }
 
-/* Is copy a to be filled before copy b? The lower, then where more of them come from. */
+/* Is copy a to be filled before copy b? The lower, then where more of them come from: the
+ * same rank, or at least the same host. */
 static bool before(const struct job *s, int a, int b)
 {
     int la = s->load[s->rank[a]], lb = s->load[s->rank[b]];
@@ -220,8 +221,10 @@ static void by_load(struct job *s)
         int x = s->ids[p];
 
         s->at[p] = x >= 0 && copies(s, x) == 1 ? s->first[x] : -1;
-        for (int c = x < 0 ? 0 : s->first[x]; x >= 0 && c < s->first[x + 1]; c++)
-            s->near[c] += s->rank[c] == source_of(s->o, p);
+        for (int c = x < 0 ? 0 : s->first[x]; x >= 0 && c < s->first[x + 1]; c++) {
+            int src = source_of(s->o, p);
+            s->near[c] += (s->rank[c] == src) + (s->host[s->rank[c]] == s->host[src]);
+        }
     }
     for (int x; (x = most_wanted(s)) >= 0; s->seen[x] = 1)
         fill(s, x);

@@ -188,6 +188,56 @@ def test_greedy_text_through_a_hundred_moves(tmp_path, routing):
         r.stop()
 
 
+@pytest.mark.skipif(not (os.environ.get("LLMRACK_LONG") and os.path.exists(UPCYCLED)),
+                    reason="LLMRACK_LONG=1 and the upcycled demo model")
+def test_affinity_keeps_rows_on_their_host(tmp_path):
+    """Two hosts of four: after a plan with affinity a fifth fewer bytes of rows go to another
+    host, for as many prompts of the same topics that were not there before."""
+    path = os.path.realpath(UPCYCLED)
+    text = MANY.format(root=os.path.dirname(path), path=path, routing="least-loaded")
+    for a, b in (("cpu:4", "cpu:8"), ("mib: 128", "mib: 256"), ("spare: 1", "spare: 1, affinity: 0.2"),
+                 ("adp: 4, ep: 4", 'adp: 8, ep: 8, emulate: "cpu:2x4"')):
+        assert a in text
+        text = text.replace(a, b)
+    (tmp_path / "c.yaml").write_text(text)
+    r = rack_module.Rack("--config", str(tmp_path / "c.yaml"), model=None)
+    topics = ["{i}. We add numbers: 11 + 7 = 18. 12 + 8 = 20. 13 + 9 =",
+              "Chapter {i}. Once upon a time there was a small village by the sea. The"]
+
+    def travelled():
+        rows = [c for c in r.local("/api/v1/ranks")["comm"]
+                if (c["group"], c["call"]) == ("ep", "all-to-all")]
+        return sum(c["cut_bytes"] for c in rows), sum(c["bytes"] for c in rows)
+
+    def one(i):
+        assert r.post(TEXT, {"prompt": topics[i % 2].format(i=i), "max_tokens": 24,
+                             "temperature": 0, "ignore_eos": True})[0] == 200
+
+    def cut(start):
+        before = travelled()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(one, range(start, start + 24)))
+        return [b - a for a, b in zip(before, travelled())]
+
+    try:
+        cut(1000)
+        before = cut(2000)
+        plan = order(r, "plan", method="planner")[1]
+        assert plan["apart_after"] < 0.8 * plan["apart_before"]
+        said = order(r, "apply", method="planner")[1]
+
+        def ended():
+            op = r.local("/api/v1/operations/" + said["operation"])
+            return op["state"] != "running" and op
+        op = wait_for(ended, 900, 0.5)
+        assert op["state"] == "done", op
+        after = cut(3000)
+        print(f"to another host: {before[0]} of {before[1]} bytes, then {after[0]} of {after[1]}")
+        assert after[0] < 0.8 * before[0]
+    finally:
+        r.stop()
+
+
 def test_freeze_and_thaw(moe):
     assert order(moe, "freeze", reason="a test") == (200, {"instance": "main", "frozen": True})
     assert shown(moe)["frozen"]
