@@ -180,8 +180,6 @@ bench-experts: $(O)/tests/bench/bench_experts
 	$(Q)$< $(B)/bench-experts.json
 bench-interference: all $(MODEL_DEMO) $(VENV)/plot.ok
 	$(Q)$(VENV)/bin/python tests/bench/bench_interference.py $(MODEL_DEMO) $(B)/$@.json $(B)/$@.png
-$(VENV)/plot.ok: | $(VENV)/bin/python
-	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check matplotlib==3.11.2 && touch $@
 $(VENV)/peer.ok: | $(VENV)/bin/python
 	$(Q)CMAKE_ARGS=-DGGML_NATIVE=ON $(VENV)/bin/pip install -q llama-cpp-python==0.3.36 numpy gguf \
 		&& touch $@

@@ -88,7 +88,7 @@ def median_of_time(steps):
     raise SystemExit("no step was seen")
 
 
-def first_token(rack, sel, prompt, answer=1):
+def first_token(rack, sel, prompt, answer=2):  # of one token is no handoff
     f = Flow(rack, sel, prompt, answer)
     pump(sel, LIMIT_S, lambda: f.seen or f.over)
     if not f.seen:
@@ -104,6 +104,10 @@ class Mode:
         self.rack = Rack("--rack", "cpu:2", "--stuck-s", "0", *(
             x for k, v in sets.items()
             for x in ("--set", f"instances.main.{k.replace('__', '.')}={v}")), model=model)
+        wait_for(lambda: {i["state"] for i in self.engines()} == {"ready"}, LIMIT_S)
+
+    def engines(self):
+        return self.rack.local("/api/v1/instances")["instances"]
 
     def alone(self, prompt):
         """Time to the first token on the idle instance."""
@@ -143,8 +147,7 @@ class Mode:
         for n in PROMPTS:
             self.steps[n].append(median_of_time(busy[n]))
             self.ratios[n].append(self.steps[n][-1] / step)
-        wait_for(lambda: sum(i["running"] for i in self.rack.local("/api/v1/instances")["instances"])
-                 == 0, 20)
+        wait_for(lambda: sum(i["running"] for i in self.engines()) == 0, 20)
 
     def goodput(self, ttft_ms, tpot_ms):
         p = subprocess.run(
