@@ -400,10 +400,11 @@ static void on_add(struct sched *s, int64_t now, const struct sched_event *ev)
     idmap_put(&s->by_id, q->p.id, q);
     /* no output wanted, or all of it there, and nothing to score */
     if (q->n_toks >= q->limit &&
-        (!q->p.prompt_logprobs || q->n_scored >= q->p.n_prompt - 1))
-        sched_finish(s, now, q, FINISH_LENGTH, -1, NULL);
-    else
-        sched_enqueue(s, q);
+        (!q->p.prompt_logprobs || q->n_scored >= q->p.n_prompt - 1)) {
+        sched_finish(s, now, q, FINISH_LENGTH, -1, NULL); /* it is gone */
+        return;
+    }
+    sched_enqueue(s, q);
     sched_tier_want(s, now, q);
 }
 
