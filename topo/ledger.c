@@ -57,6 +57,13 @@ static double part_bytes(const struct shapes *s, enum shape_part p, double param
     return params * weight_format_bits(s->format[p]) / 8;
 }
 
+/* At most as many as the rank has slots in the layer. */
+static double moving(const struct shapes *s, const struct layout *l,
+                     const struct ledger_ask *a)
+{
+    return fmin(a->moving, ceil(1.0 * s->n_expert / l->ep) + 1.0 * a->slots / l->ep);
+}
+
 static void count_weights(const struct shapes *s, const struct layout *l,
                           const struct ledger_ask *a, struct ledger *g)
 {
@@ -72,6 +79,7 @@ static void count_weights(const struct shapes *s, const struct layout *l,
                            shapes_rank_params(s, i, (enum shape_part)p, tp, l->etp));
             if (p == PART_EXPERTS && s->n_expert) {
                 g->slots += b / s->n_expert * a->slots / l->ep;
+                g->moving = fmax(g->moving, b / s->n_expert * moving(s, l, a));
                 b *= ceil(1.0 * s->n_expert / l->ep) / s->n_expert;
             }
             g->weights[p] += b;
@@ -294,7 +302,7 @@ static void say_kv(const struct shapes *s, const struct layout *l, double room,
 static void judge(const struct shapes *s, const struct layout *l, struct ledger *g)
 {
     double room = g->have - g->context - g->margin;
-    double step = g->activations + g->workspace + g->routed + g->comm;
+    double step = g->activations + g->workspace + g->routed + g->comm + g->moving;
     double left = room - g->weights_all - g->slots - step;
 
     g->max_seqs =
@@ -331,7 +339,7 @@ void ledger_stage(const struct shapes *s, const struct layout *l,
     count_kv(s, l, a, g);
     count_steps(s, l, a, g);
     g->total = g->weights_all + g->slots + g->kv_all + g->activations + g->workspace +
-               g->routed + g->comm + g->context + g->margin;
+               g->routed + g->comm + g->moving + g->context + g->margin;
 }
 
 void ledger_count(const struct shapes *s, const struct layout *l,
@@ -360,6 +368,7 @@ void ledger_print(const struct ledger *g, struct buf *out)
     for (int p = 0; p < PART_COUNT; p++)
         row(out, shape_part_name((enum shape_part)p), "weights", g->weights[p]);
     row(out, "expert replicas", "weights", g->slots);
+    row(out, "experts on the move", "weights", g->moving);
     for (int k = 0; k < ATTN_COUNT; k++)
         row(out, attn_kind_name((enum attn_kind)k), "KV", g->kv[k]);
     row(out, "activations", "", g->activations);
@@ -392,6 +401,7 @@ void ledger_json(const struct ledger *g, struct buf *out)
     jw_obj_end(&w);
     jw_knum(&w, "kv_token", g->kv_token);
     jw_knum(&w, "expert_replicas", g->slots);
+    jw_knum(&w, "experts_moving", g->moving);
     jw_knum(&w, "activations", g->activations);
     jw_knum(&w, "workspace", g->workspace);
     jw_knum(&w, "routed", g->routed);

@@ -31,6 +31,7 @@ struct ledger_ask {
     double work_fixed_bytes;
     double page_bytes;       /* to which the kernels' own memory is rounded up; 0 not */
     int slots;               /* expert replica slots of a layer, over all EP ranks */
+    int moving;              /* copies of one layer that a rank loads beside its slots */
     double skew;             /* busiest rank's routed tokens over the mean, >= 1 */
     double context_bytes;    /* runtime, driver, kernels, graphs */
     double comm_fixed_bytes; /* communicators, where there is more than one rank */
@@ -51,9 +52,9 @@ enum ledger_limit {
 };
 
 struct ledger {
-    int stage; /* of the device counted */
-    double weights[PART_COUNT], slots;
-    double kv[ATTN_COUNT], kv_seq, kv_token; /* in all; one sequence; one more token */
+    int stage;                                 /* of the device counted */
+    double weights[PART_COUNT], slots, moving; /* moving: while experts move */
+    double kv[ATTN_COUNT], kv_seq, kv_token;   /* in all; one sequence; one more token */
     double activations, workspace, routed, comm, context, margin;
     double weights_all, kv_all, total, have;
     int seqs;     /* resident on this device */

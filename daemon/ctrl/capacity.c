@@ -14,6 +14,7 @@
 #include "daemon/serve/forward.h"
 #include "daemon/serve/mesh.h"
 #include "daemon/serve/model.h"
+#include "daemon/serve/moves.h"
 #include "kernels/backend.h"
 #include "kernels/comm.h"
 #include "topo/graph.h"
@@ -218,6 +219,7 @@ static void ask_of(const struct conf_instance *i, const struct layout *l, double
     ledger_ask_defaults(a, have, true);
     a->ctx = n_ctx;
     a->slots = l->ep > 1 ? (int)i->experts.spare * l->ep : 0;
+    a->moving = a->slots && l->etp == 1 ? MOVE_PUTS : 0;
     a->seqs = (int)fmax(ceil(tokens / n_ctx), 1);
     a->outs = (int)fmin((double)i->max_seqs, ENGINE_HEAD_ROWS);
     a->budget = (int)fmax((double)i->step_tok, (double)i->max_seqs);
@@ -283,7 +285,7 @@ static void count(const struct conf_instance *i, const struct layout *l,
         struct capacity_rank k;
 
         capacity_rank(s, l, i, c->n_ctx, c->n_blocks, r, &k);
-        c->all += k.weights + k.kv + k.scratch + c->ledger.context;
+        c->all += k.weights + k.kv + k.scratch + c->ledger.moving + c->ledger.context;
     }
     c->fits = c->need <= c->have;
     if (c->fits)

@@ -85,7 +85,7 @@ struct conf_instance {
         int64_t sample_ms, share_s, dwell_s, horizon_s, deadline_s;
         double enter, leave, min_gain;
         int64_t max_moves, plan_mib, max_slots;
-        double slack_share, prefill_share;
+        double slack_share, copy_share, prefill_share;
         int routing;     /* enum spread */
         double capacity; /* 0 = none */
         double affinity;

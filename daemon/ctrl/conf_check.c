@@ -273,9 +273,37 @@ static void tiers(const struct check *k)
     }
 }
 
+/* Only whole experts that stand apart move; the pools of a split are seen when they are
+ * placed. */
+static void spare_moves(const struct check *k)
+{
+    char path[160];
+
+    for (int i = 0; i < k->c->n_instances; i++) {
+        const struct conf_instance *x = &k->c->instances[i];
+        int64_t ranks = x->layout.tp * x->layout.cp * x->layout.adp;
+
+        if (!x->experts.spare || x->layout.automatic || x->mode == CONF_SPLIT ||
+            (x->layout.ep > 1 && x->layout.ep == ranks))
+            continue;
+        snprintf(path, sizeof(path), "instances.%s.experts.spare", x->name);
+        if (ranks > 1)
+            FAULT(k, path,
+                  "no expert would move to these slots: layout.ep is %lld and only whole "
+                  "experts move; ep %lld (tp x cp x adp) would be right, or spare 0",
+                  (long long)x->layout.ep, (long long)ranks);
+        else
+            FAULT(
+                k, path,
+                "no expert would move to these slots: there is one rank alone; a layout "
+                "with ep = tp x cp x adp over 1 would be right, or spare 0");
+    }
+}
+
 static void (*const checks[])(const struct check *k) = {
-    must_be_given,   output_changes, model_is_there, one_id_each, tls_pair,
-    slo_has_targets, auto_or_words,  split,          tiers,       experts_regroup,
+    must_be_given, output_changes,  model_is_there, one_id_each,
+    tls_pair,      slo_has_targets, auto_or_words,  split,
+    tiers,         experts_regroup, spare_moves,
 };
 
 void conf_check(const struct conf *c, struct tree_node *root,

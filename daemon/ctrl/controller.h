@@ -145,6 +145,9 @@ int controller_preview(struct controller *c, const struct routes *r,
 /* The plan is over: whole, or called back or failed (then its layers are looked at anew
  * after a dwell time). Until then no other is made. */
 void controller_over(struct controller *c, uint64_t plan, bool whole, int64_t now_us);
+/* Bytes that a step may copy now, > 0: what its slack leaves; where there is none, what
+ * must be copied goes on slowly. */
+int64_t controller_pace(const struct controller_limits *l, int64_t expert_bytes);
 /* The plan in hand; 0 = none. */
 uint64_t controller_in_hand(const struct controller *c);
 /* Loads of a layer as planned by, [n_expert]; for show. */

@@ -122,6 +122,14 @@ static void weigh(struct controller *c, const struct expert_ask *a,
     }
 }
 
+int64_t controller_pace(const struct controller_limits *l, int64_t expert_bytes)
+{
+    double slack = l->slack_us > 0 ? l->slack_us * l->slack_share * l->copy_Bps / 1e6 : 0;
+    int64_t least = expert_bytes / CRAWL + 1;
+
+    return slack > (double)least ? slack < 9e18 ? (int64_t)slack : INT64_MAX : least;
+}
+
 /* What the plan in c->moves is, layer by layer, into the answer. */
 void controller_say(struct controller *c, const struct expert_ask *a,
                     const struct controller_limits *l)
@@ -132,10 +140,7 @@ void controller_say(struct controller *c, const struct expert_ask *a,
     act->n_move = c->moves.n;
     act->n_group = c->moves.n_group;
     act->bytes = c->moves.bytes;
-    act->bytes_per_step =
-        l->slack_us > 0 ? (int64_t)(l->slack_us * l->slack_share * l->copy_Bps / 1e6) : 0;
-    if (act->bytes_per_step < a->expert_bytes / CRAWL) /* what must be goes on slowly */
-        act->bytes_per_step = a->expert_bytes / CRAWL + 1;
+    act->bytes_per_step = controller_pace(l, a->expert_bytes);
     for (int i = 0, x = 0; i < c->n_layer; i++) {
         int first = x, writes = writes_of(&c->moves, i);
         while (x < c->moves.n && c->moves.move[x].layer == i)

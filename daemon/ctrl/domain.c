@@ -236,6 +236,21 @@ const struct domain_cordon *domain_cordon_of(const struct domain_view *v, int no
     return NULL;
 }
 
+bool domain_device_out(const struct domain_view *v, const char *device)
+{
+    const int *dev;
+    int n = graph_devices(v->graph, &dev);
+    char id[64];
+
+    for (int i = 0; i < n; i++) {
+        domain_device_id(v, dev[i], id, sizeof(id));
+        if (!strcmp(id, device))
+            return domain_cordon_of(v, dev[i]) ||
+                   graph_node(v->graph, dev[i])->health == HEALTH_BAD;
+    }
+    return true;
+}
+
 static int cordon_at(const struct domain *d, const char *id)
 {
     for (int i = 0; i < d->n_cordons; i++)

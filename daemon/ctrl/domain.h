@@ -101,5 +101,7 @@ bool domain_emulated(struct domain *d); /* any thread */
  * cordoned. */
 void domain_device_id(const struct domain_view *v, int node, char *ret, size_t cap);
 const struct domain_cordon *domain_cordon_of(const struct domain_view *v, int node);
+/* Is the device of this id out of service: cordoned, bad, or not in the rack any more? */
+bool domain_device_out(const struct domain_view *v, const char *device);
 
 #endif

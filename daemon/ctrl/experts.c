@@ -19,9 +19,10 @@
 #include "daemon/serve/wire_experts.h"
 #include "state/store.h"
 
+enum { PACE_NEWS = 8 /* a change by less than this part is not worth an order */ };
 static const int64_t S = 1000000;
-/* What the loader makes at its share of one CPU, until a move has been measured. */
-static const double FIRST_BPS = 30e6, RISK_US = 2000, SHARE_GAIN = 0.03,
+/* What the loader makes while it works, until a move has been measured. */
+static const double FIRST_BPS = 300e6, RISK_US = 2000, SHARE_GAIN = 0.03,
                     NO_OBJECTIVE_US = 1e6;
 
 struct experts *experts_new(struct store *store, struct metric_page *page)
@@ -47,14 +48,16 @@ static void free_counts(struct experts_counts *c)
     for (int p = 0; p < CONTROLLER_PHASES; p++) {
         free(c->tokens[p]);
         free(c->service_us[p]);
+        free(c->layer[p]);
     }
 }
 
-static void new_counts(struct experts_counts *c, size_t n)
+static void new_counts(struct experts_counts *c, int n_layer, size_t n)
 {
     for (int p = 0; p < CONTROLLER_PHASES; p++) {
         c->tokens[p] = xcalloc(n, sizeof(double));
         c->service_us[p] = xcalloc(n, sizeof(double));
+        c->layer[p] = xcalloc((size_t)n_layer, sizeof(*c->layer[p]));
     }
 }
 
@@ -68,6 +71,7 @@ static void free_set(struct expert_set *s)
     free(s->move);
     free(s->with);
     free(s->host);
+    free(s->out);
     free(s);
 }
 
@@ -180,6 +184,7 @@ static void fill_limits(struct expert_set *s, const struct conf_instance *i)
     };
     s->sample_us = i->experts.sample_ms * 1000;
     s->tpot_us = (int64_t)(i->slo.tpot_ms * 1000);
+    s->copy_share = i->experts.copy_share;
     s->affinity = i->experts.affinity;
 }
 
@@ -227,9 +232,10 @@ void experts_ready(struct experts *x, const struct experts_engine *e,
     s->e.instance = s->instance;
     s->c = controller_new(r->expert_layers, d.n_expert, d.n_rank, d.n_slot);
     s->expert_bytes = (int64_t)r->expert_bytes;
+    s->out = xcalloc((size_t)d.n_rank, sizeof(*s->out));
     s->copy_Bps = FIRST_BPS;
-    new_counts(&s->seen, n);
-    new_counts(&s->fresh, n);
+    new_counts(&s->seen, r->expert_layers, n);
+    new_counts(&s->fresh, r->expert_layers, n);
     fill_limits(s, i);
     find_hosts(s, i);
     pthread_mutex_lock(&x->lock);
@@ -277,7 +283,7 @@ static bool sample(struct expert_set *s)
     struct experts_counts all;
     bool first = !s->any_seen;
 
-    new_counts(&all, n);
+    new_counts(&all, s->now->n_layer, n);
     if (!s->e.read || !s->e.read(s->e.arg, s->now->n_layer, s->now->d.n_expert, &all)) {
         free_counts(&all);
         return false;
@@ -293,9 +299,14 @@ static bool sample(struct expert_set *s)
                 all.service_us[p][k] - (again ? 0 : s->seen.service_us[p][k]);
         }
     }
+    if (all.all_steps > s->seen.all_steps && !first && all.step_us >= s->seen.step_us)
+        s->step_us =
+            (all.step_us - s->seen.step_us) / (all.all_steps - s->seen.all_steps);
+    pthread_mutex_lock(&s->x->lock); /* shown */
     free_counts(&s->seen);
     s->seen = all;
     s->any_seen = true;
+    pthread_mutex_unlock(&s->x->lock);
     return !first;
 }
 
@@ -304,13 +315,29 @@ static double slack_us(const struct expert_set *s)
 {
     if (!s->tpot_us)
         return NO_OBJECTIVE_US;
-    return s->step_us < s->tpot_us ? (double)(s->tpot_us - s->step_us) : -1;
+    return s->step_us < (double)s->tpot_us ? (double)s->tpot_us - s->step_us : -1;
+}
+
+/* While a plan is in hand the loader follows what steps leave. */
+static void pace(struct expert_set *s)
+{
+    int64_t want = controller_pace(&s->l, s->expert_bytes);
+    const struct wire_expert_orders o = {
+        .h = {.step_bytes = want, .copy_share = s->copy_share}};
+
+    if (!s->plan || llabs(want - s->paced) <= s->paced / PACE_NEWS)
+        return;
+    if (s->e.send(s->e.arg, &o))
+        s->paced = want;
 }
 
 /* The devices as plans see them; the set's, until the next call. */
 static const struct controller_devices *devices_of(struct expert_set *s)
 {
-    s->devices = (struct controller_devices){.expert_bytes = s->expert_bytes};
+    if (s->e.out)
+        s->e.out(s->e.arg, s->now->d.n_rank, s->out);
+    s->devices =
+        (struct controller_devices){.out = s->out, .expert_bytes = s->expert_bytes};
     s->devices.host = s->host;
     return &s->devices;
 }
@@ -334,9 +361,27 @@ static const struct controller_devices *devices_asked(struct expert_set *s,
     return &s->devices;
 }
 
+/* No plan can be made: said once. */
+static void cannot(struct expert_set *s, const struct err *why)
+{
+    struct experts_event ev = experts_event("plan", 0);
+    char said[200];
+    bool again;
+
+    snprintf(said, sizeof(said), "%.190s", why->msg);
+    pthread_mutex_lock(&s->x->lock);
+    again = !strcmp(s->why, said);
+    memcpy(s->why, said, sizeof(said));
+    pthread_mutex_unlock(&s->x->lock);
+    if (again)
+        return;
+    snprintf(ev.text, sizeof(ev.text), "%s", said);
+    experts_note(s, &ev, "failed", NULL);
+}
+
 static void tick_set(struct expert_set *s, int64_t now_us)
 {
-    const struct controller_devices *d = devices_of(s);
+    const struct controller_devices *d;
     struct controller_series series = {.span_us = (double)(now_us - s->sampled_us)};
     const struct controller_actions *a;
     struct err e;
@@ -346,17 +391,19 @@ static void tick_set(struct expert_set *s, int64_t now_us)
     s->sampled_us = now_us;
     if (!sample(s))
         return;
+    d = devices_of(s);
     for (int p = 0; p < CONTROLLER_PHASES; p++) {
         series.steps[p] = s->fresh.steps[p];
         series.tokens[p] = s->fresh.tokens[p];
         series.service_us[p] = s->fresh.service_us[p];
     }
     s->l.slack_us = slack_us(s);
+    pace(s);
     pthread_mutex_lock(&s->x->lock); /* loads are shown */
     int rc = controller_decide(s->c, &series, s->now, d, &s->l, now_us, &a, &e);
     pthread_mutex_unlock(&s->x->lock);
     if (rc < 0) {
-        snprintf(s->why, sizeof(s->why), "%.190s", e.msg);
+        cannot(s, &e);
         return;
     }
     experts_act(s, a, false, now_us);

@@ -25,10 +25,19 @@ struct wire_expert_orders;
 struct wire_moved;
 struct wire_ready;
 
+/* Of one layer: pairs (row, expert) in all, over a copy's capacity, and of these what
+ * another copy took, the next best expert, or none; time; bytes read from other ranks. */
+struct experts_sums {
+    double rows, over, moved, next, dropped;
+    double queue_us, service_us;
+    double dispatch_bytes, dispatch_us, combine_bytes, combine_us;
+};
 /* Counts since an engine began. Arrays are the caller's, [n_layer * n_expert]. */
 struct experts_counts {
     double steps[CONTROLLER_PHASES];
+    double all_steps, step_us; /* of whatever kind, and what they took in all */
     double *tokens[CONTROLLER_PHASES], *service_us[CONTROLLER_PHASES];
+    struct experts_sums *layer[CONTROLLER_PHASES]; /* [n_layer], zeros at first */
 };
 
 /* How an engine is reached. send: false when it did not go out. read: false when nothing
@@ -40,6 +49,8 @@ struct experts_engine {
     /* How often two experts of a layer were chosen for one row, [n_expert * n_expert];
      * false: not counted. NULL allowed. */
     bool (*pairs)(void *arg, int layer, int n_expert, double *ret);
+    /* Ranks of the expert group whose devices are cordoned or lost, as 1. NULL: none. */
+    void (*out)(void *arg, int n_rank, uint8_t *ret);
     void *arg;
 };
 
@@ -108,6 +119,7 @@ struct experts_event {
 struct experts_move {
     struct move move;
     enum move_state state;
+    double gain_us; /* of a step, foreseen: its part of what its layer's moves bring */
     char why[128];
 };
 /* A copy that the caller frees by experts_view_done. Arrays [n_layer][..]. */
@@ -121,9 +133,10 @@ struct experts_view {
     double
         *tokens[CONTROLLER_PHASES]; /* [n_expert]: assignments since the engine began */
     double steps[CONTROLLER_PHASES];
-    int16_t *map;              /* [n_rank * n_slot]: -1 = empty */
-    float *share;              /* likewise */
-    double *device;            /* [n_rank]: load of each device */
+    struct experts_sums *sums[CONTROLLER_PHASES]; /* [1] */
+    int16_t *map;                                 /* [n_rank * n_slot]: -1 = empty */
+    float *share;                                 /* likewise */
+    double *device;                               /* [n_rank]: load of each device */
     double *imbalance;         /* R: largest over mean load of the experts */
     double *balanced;          /* balancedness of the devices now .. */
     double *unbalanced;        /* .. and with the experts as they were loaded */

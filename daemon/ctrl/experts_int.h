@@ -28,6 +28,7 @@ struct expert_set {
     double affinity;
     double *with; /* [n_layer * n_expert * n_expert] where affinity is over 0 */
     int *host;    /* [n_rank], or NULL: one */
+    uint8_t *out; /* [n_rank] */
     struct experts_counts seen, fresh; /* of the last sample; and since */
     bool any_seen;
 
@@ -44,8 +45,10 @@ struct expert_set {
     struct experts_event history[EXPERTS_HISTORY];
     int n_history, at_history;
     uint64_t n_done, n_aborted, n_stalled, bytes;
-    int64_t added_mean_us, added_max_us, step_us;
-    double copy_Bps;
+    int64_t added_mean_us, added_max_us;
+    double step_us; /* mean of the last sample's; 0 = none yet */
+    double copy_Bps, copy_share;
+    int64_t paced; /* bytes a step that the engine was told */
 };
 
 struct experts {

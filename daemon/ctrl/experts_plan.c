@@ -44,6 +44,7 @@ static int fill_moves(struct expert_set *s, const struct controller_actions *a)
         v->put[v->n++] =
             (struct move_put){(int16_t)m->device, (int16_t)m->slot,
                               (int16_t)(m->kind == EXPERT_RETIRE ? -1 : m->expert)};
+        s->move[s->n_move - 1].gain_us += m->gain;
     }
     return 0;
 }
@@ -60,6 +61,8 @@ static bool send_moves(struct expert_set *s)
         n++;
     }
     o.h.n_moves = n;
+    o.h.copy_share = s->copy_share;
+    o.h.step_bytes = s->paced = controller_pace(&s->l, s->expert_bytes);
     if (!s->e.send(s->e.arg, &o))
         return false;
     s->n_sent += n;
@@ -227,7 +230,8 @@ static void flipped(struct expert_set *s, const struct move *v)
     }
 }
 
-static void tell_end(struct expert_set *s, const struct wire_moved *m)
+static void tell_end(struct expert_set *s, const struct experts_move *v,
+                     const struct wire_moved *m)
 {
     bool done = m->state == MOVE_DONE;
     struct experts_event ev = experts_event("move", s->plan);
@@ -239,14 +243,16 @@ static void tell_end(struct expert_set *s, const struct wire_moved *m)
         ev.added_max_us = (double)(m->during_max_us - m->before_max_us);
     }
     ev.bytes = done ? m->bytes : 0;
+    ev.predicted_us = v->gain_us;
     if (done)
-        snprintf(ev.text, sizeof(ev.text),
-                 "move %llu, layer %d: done in %.3f s, %lld bytes; steps took %lld us "
-                 "(longest %lld), before %lld (%lld)",
-                 (unsigned long long)m->id, m->layer, (double)m->all_us / 1e6,
-                 (long long)m->bytes, (long long)m->during_mean_us,
-                 (long long)m->during_max_us, (long long)m->before_mean_us,
-                 (long long)m->before_max_us);
+        snprintf(
+            ev.text, sizeof(ev.text),
+            "move %llu, layer %d: done in %.3f s, %lld bytes, predicted %.0f us a step; "
+            "steps took %lld us (longest %lld), before %lld (%lld)",
+            (unsigned long long)m->id, m->layer, (double)m->all_us / 1e6,
+            (long long)m->bytes, v->gain_us, (long long)m->during_mean_us,
+            (long long)m->during_max_us, (long long)m->before_mean_us,
+            (long long)m->before_max_us);
     else
         snprintf(ev.text, sizeof(ev.text),
                  "move %llu, layer %d: the old map stays: %.150s",
@@ -265,10 +271,8 @@ static void count_end(struct expert_set *s, const struct wire_moved *m)
         return;
     s->bytes += (uint64_t)m->bytes;
     metric_add(s->x->page, M_EXPERT_MOVE_BYTES, 0, (double)m->bytes);
-    if (m->load_us > 0 && m->bytes > 0)
-        s->copy_Bps = s->l.copy_Bps = (double)m->bytes * 1e6 / (double)m->load_us;
-    if (m->before_mean_us > 0)
-        s->step_us = m->before_mean_us;
+    if (m->work_us > 0 && m->bytes > 0)
+        s->copy_Bps = s->l.copy_Bps = (double)m->bytes * 1e6 / (double)m->work_us;
     if (m->n_steps > 0 && m->before_mean_us > 0) {
         s->added_mean_us = m->during_mean_us - m->before_mean_us;
         s->added_max_us = m->during_max_us - m->before_max_us;
@@ -322,7 +326,7 @@ void experts_moved(struct experts *x, const void *arg, const struct wire_moved *
         return;
     take(s, v, m);
     if (m->state == MOVE_DONE || m->state == MOVE_ABORTED)
-        tell_end(s, m);
+        tell_end(s, v, m);
     if (m->state == MOVE_ABORTED && !s->failed) {
         snprintf(s->why, sizeof(s->why), "%.190s", m->why);
         if (!all_ended(s))

@@ -21,6 +21,8 @@ static void copy_layer(const struct expert_set *s, int l, struct experts_view *v
     a.load = to;
     a.expert_bytes = s->expert_bytes;
     for (int p = 0; p < CONTROLLER_PHASES; p++)
+        v->sums[p][l] = s->seen.layer[p][l];
+    for (int p = 0; p < CONTROLLER_PHASES; p++)
         memcpy(v->tokens[p] + (size_t)l * (size_t)n,
                s->seen.tokens[p] + (size_t)l * (size_t)n, (size_t)n * sizeof(double));
     for (int i = 0; i < n; i++) {
@@ -74,6 +76,8 @@ static void make(const struct expert_set *s, struct experts_view *v)
                                .n_slot = s->now->d.n_slot};
     v->load = xcalloc(layers * (size_t)v->n_expert, sizeof(*v->load));
     for (int p = 0; p < CONTROLLER_PHASES; p++)
+        v->sums[p] = xcalloc(layers, sizeof(*v->sums[p]));
+    for (int p = 0; p < CONTROLLER_PHASES; p++)
         v->tokens[p] = xcalloc(layers * (size_t)v->n_expert, sizeof(double));
     v->map = xcalloc(layers * slots, sizeof(*v->map));
     v->share = xcalloc(layers * slots, sizeof(*v->share));
@@ -107,8 +111,10 @@ int experts_view(struct experts *x, const char *instance, struct experts_view *r
 void experts_view_done(struct experts_view *v)
 {
     free(v->load);
-    for (int p = 0; p < CONTROLLER_PHASES; p++)
+    for (int p = 0; p < CONTROLLER_PHASES; p++) {
         free(v->tokens[p]);
+        free(v->sums[p]);
+    }
     free(v->map);
     free(v->share);
     free(v->device);

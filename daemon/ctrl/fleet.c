@@ -456,6 +456,7 @@ int fleet_new(const struct fleet_cfg *cfg, struct fleet **ret, struct err *e)
         .store = cfg->store,
         .page = cfg->page,
         .experts = cfg->experts,
+        .domain = cfg->domain,
         .program = cfg->program,
         .open = cfg->open ? cfg->open : loader_open_model,
         .backoff_us = cfg->backoff_us,

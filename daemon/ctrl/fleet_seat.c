@@ -54,6 +54,12 @@ void fleet_spec(struct fleet *f, const struct conf *c, const struct conf_instanc
                  "%d ranks and %d devices in service (rack %s): a layout of at most so "
                  "many ranks would be right",
                  layout_ranks(&ret->layout), devices, domain_rack(f->cfg.domain));
+    else if (!refused[0] && i->experts.spare && ret->layout.ep > 1 && ret->layout.etp > 1)
+        snprintf(
+            refused, 256,
+            "experts.spare %lld, and its layout cuts every expert into %d parts, which "
+            "do not move: ep = tp x cp x adp would be right, or spare 0",
+            (long long)i->experts.spare, ret->layout.etp);
 }
 
 /* ---- the devices ---- */

@@ -217,69 +217,6 @@ static void on_failed(void *arg, const struct err *why)
     u->env->news(u->env->arg);
 }
 
-/* ---- experts ---- */
-
-static bool send_experts(void *arg, const struct wire_expert_orders *o)
-{
-    const struct unit *u = arg;
-
-    return supervisor_experts(u->sup, o);
-}
-
-static bool read_experts(void *arg, int n_layer, int n_expert, struct experts_counts *ret)
-{
-    const struct unit *u = arg;
-    const struct expertpage *p = target_experts(u->target);
-    struct routes_dims d;
-    int n;
-
-    if (!expertpage_dims(p, &d, &n) || n != n_layer || d.n_expert != n_expert)
-        return false;
-    for (int k = 0; k < CONTROLLER_PHASES; k++) {
-        int phase = k == CONTROLLER_PREFILL ? EXPERT_PREFILL : EXPERT_DECODE;
-
-        ret->steps[k] = (double)expertpage_steps(p, phase);
-        for (int i = 0; i < n_layer * n_expert; i++) {
-            struct expert_count c;
-            expertpage_expert(p, i / n_expert, i % n_expert, phase, &c);
-            ret->tokens[k][i] = (double)c.rows;
-            ret->service_us[k][i] = (double)c.service_ns / 1000;
-        }
-    }
-    return true;
-}
-
-static bool read_pairs(void *arg, int layer, int n_expert, double *ret)
-{
-    const struct unit *u = arg;
-
-    return expertpage_pairs_of(target_experts(u->target), layer, n_expert, ret);
-}
-
-/* The engine is ready; r NULL: it is gone. */
-static void on_facts(void *arg, const struct wire_ready *r)
-{
-    struct unit *u = arg;
-    const struct experts_engine e = {.instance = u->inst->name,
-                                     .send = send_experts,
-                                     .read = read_experts,
-                                     .pairs = read_pairs,
-                                     .arg = u};
-
-    if (u->env->experts && r)
-        experts_ready(u->env->experts, &e, u->inst, r);
-    else if (u->env->experts)
-        experts_gone(u->env->experts, u);
-}
-
-static void on_moved(void *arg, const struct wire_moved *m)
-{
-    const struct unit *u = arg;
-
-    if (u->env->experts)
-        experts_moved(u->env->experts, u, m, clock_now_us(clock_real()));
-}
-
 static void on_stopped(void *arg)
 {
     struct unit *u = arg;
@@ -362,8 +299,8 @@ static int new_supervisor(struct unit *u, struct err *e)
         .ready = on_ready,
         .failed = on_failed,
         .stopped = on_stopped,
-        .facts = on_facts,
-        .moved = on_moved,
+        .facts = unit_experts_ready,
+        .moved = unit_experts_moved,
         .arg = u,
     };
     char name[96], *file = NULL;

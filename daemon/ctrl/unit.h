@@ -20,12 +20,15 @@
 
 struct conf;
 struct conf_instance;
+struct domain;
 struct experts;
 struct loop;
 struct metric_page;
 struct store;
 struct supervisor;
 struct target;
+struct wire_moved;
+struct wire_ready;
 
 enum { UNIT_ARGS = 64, UNIT_LINES = 220 };
 
@@ -36,6 +39,7 @@ struct unit_env {
     struct store *store;
     struct metric_page *page;
     struct experts *experts; /* told of engines whose experts can move; NULL */
+    struct domain *domain;   /* whose devices the ranks are; NULL: none */
     const char *program;
     loader_open_fn open;
     int64_t backoff_us, stop_us; /* 0 = as documented */
@@ -122,5 +126,10 @@ int unit_live(const struct unit *u);
 bool unit_ready(const struct unit *u);
 /* Kills what runs; its requests get an error. */
 void unit_free(struct unit *u);
+
+/* ---- unit_experts.c: what a supervisor says of the engine's experts ---- */
+/* It is ready; r NULL: it is gone. */
+void unit_experts_ready(void *unit, const struct wire_ready *r);
+void unit_experts_moved(void *unit, const struct wire_moved *m);
 
 #endif

@@ -231,6 +231,7 @@ static int on_expert_orders(struct engine *g, const void *p, size_t n)
     if (!g->experts)
         return err_set(&g->why, ERR_SYNTAX,
                        "an EXPERTS message: no expert can move here");
+    engine_experts_pace(g->experts, o.h.step_bytes, o.h.copy_share);
     if (o.h.cancel)
         engine_experts_cancel(g->experts, now, "it was called back");
     for (int32_t i = 0; i < o.h.n_moves; i++)

@@ -119,6 +119,7 @@ static void answer(struct engine_experts *g, int64_t now, enum moves_event_kind 
                                    .id = g->doing,
                                    .last_ticket = g->submitted,
                                    .bytes = (int64_t)g->job.bytes,
+                                   .work_us = g->job.work_us,
                                    .why = why ? why->msg : NULL};
 
     moves_event(g->moves, now, &ev);
@@ -349,8 +350,14 @@ void engine_experts_step(struct engine_experts *g, int64_t now, uint64_t ticket,
     const struct moves_event ev = {
         .kind = MOVES_STEP, .last_ticket = ticket, .step_us = step_us};
 
+    expertload_step(g->loader, step_us);
     moves_event(g->moves, now, &ev);
     settle(g, now);
+}
+
+void engine_experts_pace(struct engine_experts *g, int64_t step_bytes, double share)
+{
+    expertload_pace(g->loader, step_bytes, share);
 }
 
 void engine_experts_poll(struct engine_experts *g, int64_t now)
@@ -427,7 +434,7 @@ static void fill_limits(const struct engine_experts *g, struct moves_limits *l)
 int engine_experts_new(const struct engine_experts_cfg *cfg, struct engine_experts **ret,
                        struct err *e)
 {
-    const struct expertload_cfg lc = {cfg->model, cfg->slice_bytes, cfg->share};
+    struct expertload_cfg lc = {cfg->model, cfg->slice_bytes, cfg->share, 0};
     const struct model_info *i = model_info(cfg->model);
     struct engine_experts *g = xcalloc(1, sizeof(*g));
     struct moves_limits limits;
@@ -449,6 +456,7 @@ int engine_experts_new(const struct engine_experts_cfg *cfg, struct engine_exper
         wanted(g, l)[0] = -1;
     fill_limits(g, &limits);
     g->moves = moves_new(&limits);
+    lc.longest_us = limits.state_us[MOVE_LOADING] / 2;
     if (expertload_new(&lc, &g->loader, e) < 0)
         goto fail;
     g->cfg.model = cfg->model;

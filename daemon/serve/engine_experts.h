@@ -52,6 +52,8 @@ void engine_experts_order(struct engine_experts *g, int64_t now, const struct mo
  * this asks for. -1: not of this table. */
 int engine_experts_shares(struct engine_experts *g, int64_t now, int layer,
                           const float *share, int n, struct err *e);
+/* How fast experts are copied: see wire_experts; 0 = as before. */
+void engine_experts_pace(struct engine_experts *g, int64_t step_bytes, double share);
 void engine_experts_cancel(struct engine_experts *g, int64_t now, const char *why);
 
 void engine_experts_submitted(struct engine_experts *g, uint64_t ticket);

@@ -3,11 +3,12 @@
  *
  * A slice is a run of rows, a multiple of WEIGHT_PART_ROWS, cut out of the file as at the
  * first load (forward_cut), so that the bits are the same. The rest after a slice is so
- * long that the thread works `share` of its time; it ends early when the job is stopped.
- */
+ * long that the thread works `share` of its time, or so many steps as the slice is too
+ * large for one; it ends early when the job is stopped. */
 #include "daemon/serve/expertload.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +23,10 @@
 
 static const int64_t IDLE_WAIT_US = 3600ll * 1000 * 1000;
 static const int64_t END_WAIT_US = 5ll * 1000 * 1000;
+static const int64_t LONGEST_US = 10ll * 1000 * 1000;
 static const size_t SLICE_BYTES = 64 << 10;
 static const double SHARE = 0.06;
+enum { MILLIONTHS = 1000000, STEPS = 16 /* the mean of so many */ };
 
 struct expertload {
     struct expertload_cfg cfg;
@@ -33,6 +36,9 @@ struct expertload {
     struct expertload_job *now; /* asked for; the owner's note */
     struct expertload_job end;  /* its address ends the thread */
     struct gate quit, gone;     /* quit is never raised: the thread rests on it */
+    /* the owner's words to the thread; step_us: a mean */
+    atomic_llong step_bytes, step_us;
+    atomic_int share; /* in millionths */
 };
 
 static int64_t now_us(void) { return clock_now_us(clock_real()); }
@@ -59,11 +65,27 @@ static int slice_rows(const struct piece *p)
     return (int)(n < 1 ? 1 : n > 4096 ? 4096 : n) * WEIGHT_PART_ROWS;
 }
 
-static int rest(const struct piece *p, int64_t began)
+/* How long after its begin the next slice may begin, by what a step leaves. */
+static int64_t by_steps(const struct piece *p, size_t bytes)
 {
-    int64_t now = now_us(), took = now - began;
-    int64_t pause = (int64_t)((double)took * (1 / p->l->cfg.share - 1));
+    const struct expertload *l = p->l;
+    double most = (double)atomic_load(&l->step_bytes);
+    double step = (double)atomic_load(&l->step_us);
+    double all = (double)l->cfg.longest_us / (double)(p->j->all_bytes + 1);
 
+    if (!(most > 0))
+        return 0;
+    return (int64_t)((double)bytes * (step / most < all ? step / most : all));
+}
+
+static int rest(const struct piece *p, int64_t began, size_t bytes)
+{
+    int64_t now = now_us(), took = now - began, steps = by_steps(p, bytes) - took;
+    double share = (double)atomic_load(&p->l->share) / MILLIONTHS;
+    int64_t pause = (int64_t)((double)took * (1 / share - 1));
+
+    p->j->work_us += took;
+    pause = pause < steps ? steps : pause;
     if (gate_wait(&p->l->quit, 1, false, now + pause, &p->j->stop) == GATE_STOPPED ||
         atomic_load(&p->j->stop))
         return err_set(&p->j->why, ERR_CANCELED, "loading was given up");
@@ -142,6 +164,13 @@ static int slice(struct piece *p, int row, int n)
     return rc;
 }
 
+static size_t row_bytes(const struct model_tensor *t)
+{
+    int64_t n = dtype_row_bytes(t->type, t->cols);
+
+    return n > 0 ? (size_t)n : 0;
+}
+
 static int run_piece(struct piece *p, struct backend *b)
 {
     int64_t began = now_us();
@@ -153,7 +182,8 @@ static int run_piece(struct piece *p, struct backend *b)
         int left = p->t->rows - row;
 
         fault_hold(p->j->kind == EXPERTLOAD_LOAD ? "expert_load" : "expert_check", 0);
-        if (slice(p, row, left < step ? left : step) < 0 || rest(p, began) < 0)
+        step = left < step ? left : step;
+        if (slice(p, row, step) < 0 || rest(p, began, row_bytes(p->t) * (size_t)step) < 0)
             return -1;
     }
     if (p->j->kind == EXPERTLOAD_CHECK) {
@@ -167,9 +197,7 @@ static int run_piece(struct piece *p, struct backend *b)
 
 static size_t tensor_bytes(const struct model_tensor *t)
 {
-    int64_t row = dtype_row_bytes(t->type, t->cols);
-
-    return row > 0 ? (size_t)row * (size_t)t->rows : 0;
+    return row_bytes(t) * (size_t)t->rows;
 }
 
 static int run_put(struct expertload *l, struct expertload_job *j, int at)
@@ -198,6 +226,14 @@ static int run_put(struct expertload *l, struct expertload_job *j, int at)
 static void run(struct expertload *l, struct expertload_job *j)
 {
     j->failed = false;
+    j->all_bytes = 0;
+    for (int i = 0; i < j->n; i++)
+        for (int k = 0; k < MODEL_EXPERT_ROLES && j->put[i].expert >= 0; k++) {
+            const struct model_tensor *t =
+                model_expert(l->cfg.model, (enum model_role)(ROLE_EXP_GATE + k), j->layer,
+                             j->put[i].expert);
+            j->all_bytes += t ? tensor_bytes(t) : 0;
+        }
     for (int i = 0; i < j->n && !j->failed; i++)
         if (j->put[i].expert >= 0)
             j->failed = run_put(l, j, i) < 0;
@@ -240,6 +276,21 @@ struct expertload_job *expertload_poll(struct expertload *l)
 
 int expertload_fd(const struct expertload *l) { return queue_fd(l->done); }
 
+void expertload_pace(struct expertload *l, int64_t step_bytes, double share)
+{
+    if (step_bytes > 0)
+        atomic_store(&l->step_bytes, step_bytes);
+    if (share > 0 && share <= 1)
+        atomic_store(&l->share, (int)ceil(share * MILLIONTHS));
+}
+
+void expertload_step(struct expertload *l, int64_t step_us)
+{
+    int64_t mean = atomic_load(&l->step_us);
+
+    atomic_store(&l->step_us, mean ? mean + (step_us - mean) / STEPS : step_us);
+}
+
 void expertload_job_done(struct expertload_job *j)
 {
     for (int i = 0; i < j->n; i++)
@@ -259,7 +310,9 @@ int expertload_new(const struct expertload_cfg *cfg, struct expertload **ret,
 
     l->cfg = *cfg;
     l->cfg.slice_bytes = cfg->slice_bytes ? cfg->slice_bytes : SLICE_BYTES;
-    l->cfg.share = cfg->share > 0 && cfg->share <= 1 ? cfg->share : SHARE;
+    l->cfg.longest_us = cfg->longest_us ? cfg->longest_us : LONGEST_US;
+    expertload_pace(l, 0, SHARE);
+    expertload_pace(l, 0, cfg->share);
     if (queue_new(4, &l->todo, e) < 0 || queue_new(4, &l->done, e) < 0)
         goto fail;
     rc = pthread_create(&l->thread, NULL, loader_main, l);

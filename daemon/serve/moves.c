@@ -344,8 +344,10 @@ void moves_event(struct moves *m, int64_t now, const struct moves_event *ev)
     }
     if (ev->kind == MOVES_LOADED)
         r->n.bytes = ev->bytes;
-    if (ev->kind == MOVES_VERIFIED)
+    if (ev->kind == MOVES_VERIFIED) {
         r->n.load_us = now - r->began;
+        r->n.work_us = ev->work_us;
+    }
     r->drain_to = ev->last_ticket;
     enter(m, now, answers[ev->kind].next);
     if (ev->kind == MOVES_FLIPPED)

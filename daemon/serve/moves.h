@@ -84,9 +84,9 @@ enum moves_event_kind {
 };
 struct moves_event {
     enum moves_event_kind kind;
-    uint64_t id, last_ticket; /* id: of the move; MOVES_STEP has none */
-    int64_t step_us, bytes;   /* bytes: MOVES_LOADED */
-    const char *why;          /* borrowed during the call */
+    uint64_t id, last_ticket;        /* id: of the move; MOVES_STEP has none */
+    int64_t step_us, bytes, work_us; /* the last two: MOVES_LOADED, MOVES_VERIFIED */
+    const char *why;                 /* borrowed during the call */
 };
 void moves_event(struct moves *m, int64_t now, const struct moves_event *ev);
 /* Deadlines that have passed. */
@@ -105,11 +105,13 @@ enum moves_act_kind {
     MOVES_TELL    /* news of the move: see moves_news */
 };
 
-/* What is known of a move; steps: those that ended since it began, and as many before. */
+/* What is known of a move. load_us: from its begin until what was loaded is checked, work
+ * of which the loader did not rest; steps: those that ended since it began, and as many
+ * before. */
 struct moves_news {
     struct move move;
     enum move_state state;
-    int64_t bytes, load_us, all_us; /* loading with its check; from begin to now */
+    int64_t bytes, load_us, work_us, all_us; /* all: from begin to now */
     int64_t before_mean_us, before_max_us, during_mean_us, during_max_us;
     int n_steps;
     char why[256]; /* ABORTED, or what is late */

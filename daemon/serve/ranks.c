@@ -34,63 +34,25 @@
 #include "daemon/serve/model.h"
 #include "daemon/serve/outs.h"
 #include "daemon/serve/rank.h"
-#include "daemon/serve/routes.h"
+#include "daemon/serve/ranks_impl.h"
 
 static const int64_t IDLE_WAIT_US = 3600ll * 1000 * 1000;
 static const int64_t COMM_TIMEOUT_US = 30ll * 1000 * 1000;
 
-struct ranks {
-    struct executor x;
-    struct ranks_cfg cfg;
-    int *cpus; /* owned copy of cfg.backend.cpus */
-    int n_vocab;
-    struct queue *todo, *done;
-    struct exec_slot *slots;
-    int n_slots, in_flight; /* in_flight: scheduler thread */
-    uint64_t tickets;
-    struct exec_slot end;            /* its address on todo ends the leader */
-    struct exec_slot turn_of_change; /* its address there: the next of changes */
-    struct queue *changes, *changed;
-
-    struct mesh mesh;
-    struct rank_links links;    /* path NULL: not emulated */
-    struct comm_fabric *fabric; /* NULL with one rank */
-    struct rank *rank;          /* [mesh.n] */
-    int leader;
-    struct gate go;      /* step that the others may run; 1 = load */
-    atomic_uint over;    /* they end */
-    atomic_uint settled; /* turn whose step was given back */
-    uint32_t turn;       /* the leader's: value of go */
-
-    /* during ranks_new */
-    struct model *m;
-    forward_progress_fn progress;
-    void *arg;
-    struct err load_err;
-    bool loaded;
-
-    /* the leader's */
-    struct outs *outs;
-    struct exec_slot *now;       /* being run; the others read its step */
-    struct ranks_change *change; /* being made, in place of a step; else NULL */
-};
-
 /* ---- all ranks ---- */
 
-static int64_t comm_timeout(const struct ranks *r)
+int64_t ranks_timeout(const struct ranks *r)
 {
     return r->cfg.comm_timeout_us ? r->cfg.comm_timeout_us : COMM_TIMEOUT_US;
 }
 
-static void others_go(struct ranks *r)
+void ranks_go(struct ranks *r)
 {
     r->turn++;
     gate_raise(&r->go, r->turn);
 }
 
-/* Until every other rank has ended this turn, at most wait_us: 0, or -1 with the first
- * failure. */
-static int others_done(struct ranks *r, int64_t wait_us, struct err *e)
+int ranks_done(struct ranks *r, int64_t wait_us, struct err *e)
 {
     int64_t deadline = clock_now_us(clock_real()) + wait_us;
     int rc = 0;
@@ -115,8 +77,7 @@ static int others_done(struct ranks *r, int64_t wait_us, struct err *e)
     return rc;
 }
 
-/* A step is given back once: by the leader, or by a rank that waited for it in vain. */
-static bool settle(struct ranks *r, uint32_t turn)
+bool ranks_settle(struct ranks *r, uint32_t turn)
 {
     unsigned before = turn - 1;
 
@@ -141,9 +102,9 @@ static void stand_in(struct rank *k, uint32_t turn)
     struct ranks *r = k->all;
     int64_t now = clock_now_us(clock_real());
 
-    if (gate_wait(&r->rank[r->leader].done, turn, false, now + comm_timeout(r) / 2,
+    if (gate_wait(&r->rank[r->leader].done, turn, false, now + ranks_timeout(r) / 2,
                   &r->over) == GATE_TIMEOUT &&
-        settle(r, turn))
+        ranks_settle(r, turn))
         give_back(r, r->now, now, &k->why);
 }
 
@@ -195,11 +156,11 @@ static int run_all(struct ranks *r, struct exec_slot *s, struct err *why)
 
     r->now = s;
     outs_plan(r->outs, s);
-    others_go(r);
+    ranks_go(r);
     rc = rank_run(&r->rank[r->leader], s->st, outs_sink, &(struct outs_from){r->outs, 0});
     if (rc < 0)
         *why = r->rank[r->leader].why;
-    if (others_done(r, rc < 0 ? comm_timeout(r) / 4 : 2 * comm_timeout(r), &other) < 0 &&
+    if (ranks_done(r, rc < 0 ? ranks_timeout(r) / 4 : 2 * ranks_timeout(r), &other) < 0 &&
         rc == 0) {
         *why = other;
         rc = -1;
@@ -222,39 +183,9 @@ static void ranks_run(struct ranks *r, struct exec_slot *s)
         return;
     }
     rc = run_all(r, s, &why);
-    if (settle(r, r->turn))
+    if (ranks_settle(r, r->turn))
         give_back(r, s, began, rc < 0 ? &why : NULL);
     gate_raise(&r->rank[r->leader].done, r->turn);
-}
-
-/* A turn without a step. What a rank refuses is the answer; where one has failed, or does
- * not come back, the next step ends with its name. */
-static void ranks_run_change(struct ranks *r, struct ranks_change *c)
-{
-    int64_t began = clock_now_us(clock_real());
-    struct rank *lead = &r->rank[r->leader];
-
-    c->failed = r->fabric && comm_fabric_error(r->fabric, &c->why) < 0;
-    if (!c->failed) {
-        r->change = c;
-        others_go(r);
-        rank_change(lead, c);
-        c->failed = others_done(r, 2 * comm_timeout(r), &c->why) < 0;
-        if (!c->failed)
-            r->change = NULL; /* else one may still read it */
-        settle(r, r->turn);
-        gate_raise(&lead->done, r->turn);
-    }
-    for (int i = 0; i < r->mesh.n && !c->failed; i++) {
-        const struct rank *k = &r->rank[i];
-
-        c->failed = k->refused || k->failed;
-        if (c->failed)
-            err_set(&c->why, (k->failed ? k->why : k->no).code, "rank %d: %s", i,
-                    (k->failed ? k->why : k->no).msg);
-    }
-    c->us = clock_now_us(clock_real()) - began;
-    queue_push(r->changed, c);
 }
 
 /* ---- the leader's thread ---- */
@@ -269,7 +200,7 @@ static int ranks_load(struct ranks *r, struct err *e)
         *e = k->why;
     r->turn = 1;
     atomic_store(&r->settled, r->turn);
-    if (others_done(r, 2 * comm_timeout(r), rc < 0 ? &(struct err){0} : e) < 0 || rc < 0)
+    if (ranks_done(r, 2 * ranks_timeout(r), rc < 0 ? &(struct err){0} : e) < 0 || rc < 0)
         return -1;
     r->cfg.forward.kv_type = k->kv_type;
     const struct outs_cfg oc = {
@@ -343,7 +274,7 @@ static bool ranks_poll(struct executor *x, struct step_done *ret)
 /* Join every thread that comes to its end in time. */
 static bool ranks_join(struct ranks *r)
 {
-    int64_t deadline = clock_now_us(clock_real()) + 2 * comm_timeout(r);
+    int64_t deadline = clock_now_us(clock_real()) + 2 * ranks_timeout(r);
     bool all = true;
 
     for (int i = 0; r->rank && i < r->mesh.n; i++) {
@@ -588,48 +519,4 @@ void ranks_kv(const struct executor *x, int rank, struct forward_kv *ret)
 void ranks_status(const struct executor *x, int rank, struct rank_status *ret)
 {
     rank_status_of(&((const struct ranks *)x)->rank[rank], ret);
-}
-
-/* ---- experts that move ---- */
-
-void ranks_change(struct executor *x, struct ranks_change *c)
-{
-    struct ranks *r = (struct ranks *)x;
-
-    queue_push(r->changes, c);
-    queue_push(r->todo, &r->turn_of_change);
-}
-
-struct ranks_change *ranks_changed(struct executor *x)
-{
-    return queue_pop(((struct ranks *)x)->changed);
-}
-
-struct ranks_change *ranks_changed_wait(struct executor *x, int64_t timeout_us)
-{
-    return queue_pop_wait(((struct ranks *)x)->changed, timeout_us);
-}
-
-int ranks_changed_fd(const struct executor *x)
-{
-    return queue_fd(((const struct ranks *)x)->changed);
-}
-
-bool ranks_routes(const struct executor *x, struct routes_dims *ret)
-{
-    const struct ranks *r = (const struct ranks *)x;
-    int first, n;
-
-    return forward_route_dims(r->rank[r->leader].f, ret, &first, &n) && ret->n_rank > 1 &&
-           ret->n_rank * r->mesh.size[MESH_PP] == r->mesh.n;
-}
-
-struct backend *ranks_backend(const struct executor *x, int layer, int rank)
-{
-    const struct ranks *r = (const struct ranks *)x;
-
-    for (int i = 0; i < r->mesh.n; i++)
-        if (rank_has_expert_slot(&r->rank[i], layer, rank))
-            return forward_backend(r->rank[i].f);
-    return NULL;
 }

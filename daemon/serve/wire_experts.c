@@ -26,7 +26,8 @@ static bool head_ok(const struct wire_experts *h)
     return h->n_moves >= 0 && h->n_moves <= MOVES_QUEUED && h->n_layers >= 0 &&
            h->n_layers <= WIRE_EXPERT_LAYERS && h->n_slots >= 0 &&
            h->n_slots <= WIRE_EXPERT_SLOTS && (h->cancel == 0 || h->cancel == 1) &&
-           (!h->n_layers || h->n_slots);
+           (!h->n_layers || h->n_slots) && h->step_bytes >= 0 && h->copy_share >= 0 &&
+           h->copy_share <= 1;
 }
 
 int wire_parse_experts(const void *p, size_t n, struct wire_expert_orders *ret,
@@ -74,6 +75,7 @@ int wire_send_moved(struct wire_conn *c, const struct moves_news *n, struct err 
         .state = (int32_t)n->state,
         .bytes = n->bytes,
         .load_us = n->load_us,
+        .work_us = n->work_us,
         .all_us = n->all_us,
         .before_mean_us = n->before_mean_us,
         .before_max_us = n->before_max_us,
@@ -89,7 +91,8 @@ int wire_send_moved(struct wire_conn *c, const struct moves_news *n, struct err 
 int wire_check_moved(const struct wire_moved *m, struct err *e)
 {
     if (m->state < 0 || m->state >= MOVE_STATE_COUNT || m->bytes < 0 || m->load_us < 0 ||
-        m->all_us < 0 || m->n_steps < 0 || !memchr(m->why, 0, sizeof(m->why)))
+        m->work_us < 0 || m->all_us < 0 || m->n_steps < 0 ||
+        !memchr(m->why, 0, sizeof(m->why)))
         return err_set(e, ERR_SYNTAX, "a MOVED message is not well-formed: state %d",
                        m->state);
     return 0;

@@ -19,14 +19,18 @@ struct wire_conn;
 enum { WIRE_EXPERT_LAYERS = 1024, WIRE_EXPERT_SLOTS = 4096 };
 
 /* After it: struct move[n_moves], then for each of n_layers its number, then for each of
- * these the shares of its n_slots (all ranks'). cancel: give up what can be, first. */
+ * these the shares of its n_slots (all ranks'). cancel: give up what can be, first. From
+ * now on a step may have step_bytes copied beside it, and copying take copy_share of a
+ * CPU; 0 = as before. */
 struct wire_experts {
     int32_t n_moves, n_layers, n_slots, cancel;
+    int64_t step_bytes;
+    double copy_share;
 };
 struct wire_moved {
     uint64_t id;
     int32_t layer, state; /* enum move_state */
-    int64_t bytes, load_us, all_us;
+    int64_t bytes, load_us, work_us, all_us;
     int64_t before_mean_us, before_max_us, during_mean_us, during_max_us;
     int32_t n_steps, pad;
     char why[256];

@@ -25,6 +25,7 @@ struct engine {
     bool deaf, counts_none;
     double load[L * X], sum[L * X], steps;
     struct routes *map; /* as the engine has it */
+    uint8_t out[D];
     int64_t now;
 };
 
@@ -56,9 +57,17 @@ static bool on_read(void *arg, int n_layer, int n_expert, struct experts_counts 
     return true;
 }
 
+static void on_out(void *arg, int n_rank, uint8_t *ret)
+{
+    const struct engine *g = arg;
+
+    assert_int_equal(n_rank, D);
+    memcpy(ret, g->out, D);
+}
+
 static void ready(struct engine *g)
 {
-    const struct experts_engine e = {"main", on_send, on_read, NULL, g};
+    const struct experts_engine e = {"main", on_send, on_read, NULL, on_out, g};
     const struct wire_ready r = {.expert_layers = L,
                                  .experts = X,
                                  .expert_ranks = D,
@@ -124,6 +133,7 @@ static void news(struct engine *g, const struct move *v, enum move_state state,
                            .state = (int32_t)state,
                            .bytes = v->n << 20,
                            .load_us = 100000,
+                           .work_us = 10000,
                            .all_us = 200000,
                            .before_mean_us = 1000,
                            .before_max_us = 2000,
@@ -372,6 +382,48 @@ static void test_frozen_is_kept(void **state)
     assert_int_equal(system(cmd), 0);
 }
 
+/* A device that is cordoned: all that it has is planned elsewhere at once, also while it
+ * is level; nothing while frozen, and when nothing fits it says so, once. */
+static void test_cordoned(void **state)
+{
+    (void)state;
+    struct engine g;
+    struct experts_view v;
+    struct err e;
+
+    begin(&g, CONTROLLER_AUTO);
+    for (int i = 0; i < L * X; i++)
+        g.load[i] = 50;
+    run(&g, 200);
+    assert_int_equal(g.n_got, 0);
+    assert_int_equal(experts_freeze(g.x, "main", true, &who, "", &e), 0);
+    g.out[2] = 1;
+    run(&g, 20);
+    assert_int_equal(g.n_got, 0); /* held back */
+    assert_int_equal(experts_freeze(g.x, "main", false, &who, "", &e), 0);
+    run(&g, 2);
+    assert_true(g.n_got > 0);
+    for (int i = 0; i < g.n_got; i++)
+        make(&g, &g.got[i]);
+    view(&g, &v);
+    assert_int_equal(v.plan, 0);
+    for (int i = 0; i < L * D * S; i++)
+        assert_true(i / S % D != 2 || v.map[i] == -1);
+    experts_view_done(&v);
+    g.out[0] = 1; /* 12 slots are left for 16 experts */
+    g.n_got = 0;
+    run(&g, 20);
+    assert_int_equal(g.n_got, 0);
+    view(&g, &v);
+    assert_non_null(strstr(v.why, "16 experts"));
+    int said = 0;
+    for (int i = 0; i < v.n_history; i++)
+        said += !strcmp(v.history[i].text, v.why);
+    assert_int_equal(said, 1);
+    experts_view_done(&v);
+    end(&g);
+}
+
 static void test_no_counts(void **state)
 {
     (void)state;
@@ -385,9 +437,9 @@ static void test_no_counts(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_auto),           cmocka_unit_test(test_advise_and_off),
-    cmocka_unit_test(test_aborted),        cmocka_unit_test(test_engine_gone),
-    cmocka_unit_test(test_operator),       cmocka_unit_test(test_no_counts),
-    cmocka_unit_test(test_frozen_is_kept),
+    cmocka_unit_test(test_auto),     cmocka_unit_test(test_advise_and_off),
+    cmocka_unit_test(test_aborted),  cmocka_unit_test(test_engine_gone),
+    cmocka_unit_test(test_operator), cmocka_unit_test(test_no_counts),
+    cmocka_unit_test(test_cordoned), cmocka_unit_test(test_frozen_is_kept),
 };
 TEST_MAIN("experts", tests)

@@ -342,7 +342,7 @@ static void test_experts(void **state)
         struct move moves[2];
         int32_t layers[2];
         float shares[6];
-    } m = {{2, 2, 3, 1}, {{0}}, {0}, {0}}, bad;
+    } m = {{2, 2, 3, 1, 1 << 20, 0.06}, {{0}}, {0}, {0}}, bad;
     struct wire_expert_orders o;
     struct err e;
 
@@ -365,6 +365,9 @@ static void test_experts(void **state)
         {offsetof(struct wire_experts, n_layers), WIRE_EXPERT_LAYERS + 1},
         {offsetof(struct wire_experts, n_slots), INT32_MAX},
         {offsetof(struct wire_experts, cancel), 2},
+        {offsetof(struct wire_experts, step_bytes) + 4, -1},
+        {offsetof(struct wire_experts, copy_share) + 4, 0x40000000 /* 2.0 */},
+        {offsetof(struct wire_experts, copy_share) + 4, 0x7ff80000 /* no number */},
         {sizeof(m.h) + offsetof(struct move, n), 0},
         {sizeof(m.h) + offsetof(struct move, n), MOVE_PUTS + 1},
         {sizeof(m) - 4, -1082130432 /* -1.0 */},
