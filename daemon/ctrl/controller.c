@@ -11,7 +11,9 @@
 #include "daemon/serve/routes.h"
 #include "topo/eplb.h"
 
-enum { LOOKS = 16 /* looks at the copies in a dwell time */ };
+/* LOOKS: at the copies, in a dwell time. AT_ONCE: experts of the layers of one plan, so
+ * that making it does not hold up its thread; the other layers have the next plans. */
+enum { LOOKS = 16, AT_ONCE = 2048 };
 
 static size_t map_size(const struct controller *c)
 {
@@ -139,12 +141,40 @@ static int choose(struct controller *c, const struct controller_devices *d,
         if (!controller_known(c, i, l, &load))
             continue;
         double b = balance(c, d, i, load);
+        m->balance = b;
         m->acting = b < l->enter || (m->acting && b < l->leave);
         which[i] = m->acting &&
                    (m->acted_us == INT64_MIN || now_us - m->acted_us >= l->dwell_us);
         n += which[i];
     }
     return n;
+}
+
+/* Leaves so many layers that a plan is made in good time: those that must change, then
+ * the least balanced. */
+static void few(struct controller *c, bool *which, bool *must)
+{
+    int most = c->n_expert < AT_ONCE ? AT_ONCE / c->n_expert : 1, n = 0;
+
+    for (int i = 0; i < c->n_layer; i++) {
+        must[i] = must[i] && n < most;
+        n += must[i];
+        which[i] = which[i] && !must[i];
+    }
+    for (int k = 0; k < c->n_layer; k++) {
+        int worst = -1;
+
+        for (int i = 0; i < c->n_layer; i++)
+            if (which[i] && !c->layer[i].chosen &&
+                (worst < 0 || c->layer[i].balance < c->layer[worst].balance))
+                worst = i;
+        if (worst < 0)
+            break;
+        c->layer[worst].chosen = true;
+        which[worst] = n++ < most;
+    }
+    for (int i = 0; i < c->n_layer; i++)
+        c->layer[i].chosen = false;
 }
 
 static void call_back(struct controller *c, const char *why)
@@ -223,8 +253,10 @@ static int look_at_copies(struct controller *c, const struct controller_devices 
         c->looked_us = now_us;
         due = choose(c, d, l, now_us, which);
     }
-    if (urgent || due)
+    if (urgent || due) {
+        few(c, which, must);
         rc = controller_plan(c, d, l, which, must, e);
+    }
     if (rc == 0 && c->act.n_move) {
         snprintf(c->act.why, sizeof(c->act.why),
                  urgent ? "%d layers have copies that are out or missing"

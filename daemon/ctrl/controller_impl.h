@@ -8,6 +8,8 @@
 struct layer_mind {
     double age_us;    /* that the loads have been of this kind */
     int64_t acted_us; /* a plan for it was made or was over; INT64_MIN: never */
+    double balance;   /* at the last look */
+    bool chosen;      /* for the plan that is being made */
     bool acting;      /* below enter, not yet above leave again */
     bool in_hand;     /* of the plan in hand */
     double predicted; /* of the plan in hand, us of a step */

@@ -502,12 +502,62 @@ static void on_request(void **st)
     end(w);
 }
 
+/* The largest mixtures: a plan has only so many layers, the least balanced first, so that
+ * a decision does not hold up its thread; once it is over the next ones have their turn.
+ */
+static void few_layers_at_once(void **st)
+{
+    enum { LAYERS = 61, EXPERTS = 256, DEVICES = 72, SLOTS = 4, MOST = 2048 / EXPERTS };
+    const struct routes_dims dims = {EXPERTS, DEVICES, SLOTS};
+    struct controller *c = controller_new(LAYERS, EXPERTS, DEVICES, SLOTS);
+    const struct controller_devices dev = {.expert_bytes = 1000000};
+    struct world *w = begin();
+    struct controller_limits lim = w->lim;
+    double *tokens = calloc(LAYERS * EXPERTS, sizeof(*tokens));
+    const struct controller_actions *act = NULL;
+    struct controller_series s = {.steps = {0, 100}, .span_us = (double)EVERY};
+    bool done[LAYERS] = {0};
+    struct routes *r;
+    struct err e = {0};
+    int64_t now = 1000 * SECOND;
+    (void)st;
+
+    lim.horizon_us = 100 * DWELL;
+    assert_int_equal(routes_new(&dims, LAYERS, &r, &e), 0);
+    for (int l = 0; l < LAYERS; l++) /* the later the layer, the worse */
+        for (int i = 0; i < EXPERTS; i++)
+            tokens[l * EXPERTS + i] = 100 * (i % 50 ? 1 : 10 + l);
+    s.tokens[CONTROLLER_DECODE] = tokens;
+    for (int plans = 0; plans < 2 && now < 4000 * SECOND; now += EVERY) {
+        if (controller_decide(c, &s, r, &dev, &lim, now, &act, &e) < 0)
+            fail_msg("%s", e.msg);
+        if (!act->plan)
+            continue;
+        assert_true(act->n_layer > 0 && act->n_layer <= MOST);
+        for (int i = 0; i < act->n_layer; i++) {
+            assert_false(done[act->layer[i].layer]);
+            done[act->layer[i].layer] = true;
+            assert_true(act->layer[i].layer >= LAYERS - (plans + 1) * MOST);
+        }
+        plans++;
+        controller_over(c, act->plan, true, now);
+    }
+    int n = 0;
+    for (int l = 0; l < LAYERS; l++)
+        n += done[l];
+    assert_true(n > MOST);
+    routes_free(r);
+    controller_free(c);
+    free(tokens);
+    end(w);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(flat_noise),  cmocka_unit_test(hot_topic),
     cmocka_unit_test(alternating), cmocka_unit_test(lost_in_a_move),
     cmocka_unit_test(cordoned),    cmocka_unit_test(policies),
     cmocka_unit_test(hysteresis),  cmocka_unit_test(called_back),
     cmocka_unit_test(idle),        cmocka_unit_test(by_time),
-    cmocka_unit_test(on_request),
+    cmocka_unit_test(on_request),  cmocka_unit_test(few_layers_at_once),
 };
 TEST_MAIN("controller", tests)
