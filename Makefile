@@ -143,7 +143,10 @@ san-run-thread: $(filter $(UNIT_TSAN),$(UNIT)) $(VENV)/bin/python
 check-long: check $(MODEL_MOE)
 	$(Q)SIM_REQUESTS=1000000 SEED=$${SEED:-7} $(RUN_TESTS) --timeout 1800 $(filter %sched_sim,$(UNIT))
 	$(Q)LLMRACK_LONG=1 $(RUN_TESTS) --timeout 1800 --pytest tests/e2e/test_deb.py --pytest tests/e2e/test_experts.py $(filter %test_meshes %test_expertmoves,$(UNIT))
+	$(Q)$(MAKE) --no-print-directory soak
 	$(Q)$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=120
+soak: all $(B)/llmrack-engine-faults $(MODEL_DEMO) $(VENV)/test.ok
+	$(Q)LLMRACK_SOAK_S=600 $(VENV)/bin/python -m pytest -q -s tests/e2e/test_soak.py
 
 # libFuzzer: the whole library again, with clang
 FO := $(B)/fuzz/obj
@@ -238,7 +241,7 @@ help:
 	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  clean'
 	@echo 'make install    DESTDIR= PREFIX=/usr/local      deb: build/llmrack_$(VERSION)_*.deb'
 
-.PHONY: all man deb run demo demo-moe check crash-test check-san san-run san-run-thread check-long fuzz fuzz-build bench \
+.PHONY: all man deb run demo demo-moe check crash-test check-san san-run san-run-thread check-long soak fuzz fuzz-build bench \
 	bench-peer bench-parallel bench-plan bench-experts bench-interference format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all
