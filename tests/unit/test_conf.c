@@ -533,6 +533,19 @@ static void pools_that_cannot_be(void **st)
            "64 engines with all replicas and pools; at most 63");
 }
 
+/* Slots to which nothing would move. */
+static void slots_that_stay_empty(void **st)
+{
+    (void)st;
+    refuse("a: {model: m, layout: {tp: 4, ep: 2}, experts: {spare: 1}}",
+           "layout.ep is 2 and only whole experts move; ep 4");
+    refuse("a: {model: m, layout: {tp: 2, adp: 2}, experts: {spare: 1}}", "ep 4");
+    refuse("a: {model: m, experts: {spare: 1}}", "one rank alone");
+    conf_unref(parse(
+        "models: {m: {path: /m}}\n"
+        "instances: {a: {model: m, layout: {adp: 4, ep: 4}, experts: {spare: 1}}}\n"));
+}
+
 static void note(void *arg, const struct conf_change *c)
 {
     (void)arg;
@@ -617,6 +630,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(two_pools),
     cmocka_unit_test(paths_of_pools),
     cmocka_unit_test(pools_that_cannot_be),
+    cmocka_unit_test(slots_that_stay_empty),
 };
 
 TEST_MAIN("conf", tests)
