@@ -74,7 +74,7 @@ static enum engine_kv kv_type = ENGINE_KV_AUTO;
 static struct {
     const char *family;
     char dir[256];
-} models[4];
+} models[6];
 
 static const char *model_dir(void)
 {
@@ -522,7 +522,7 @@ static const struct req *alone(const char *layout)
     static struct {
         const char *family, *layout;
         struct req *req;
-    } known[6];
+    } known[8];
     static int n_known;
     struct side s;
     struct world w;
@@ -538,7 +538,7 @@ static const struct req *alone(const char *layout)
     run(&w, 0);
     assert_int_equal(stop(&s), 0);
     free(w.buf);
-    assert_true(n_known < 6);
+    assert_true(n_known < 8);
     known[n_known].family = family;
     known[n_known].layout = layout;
     known[n_known].req = w.req;
@@ -881,6 +881,74 @@ static void test_other_model(void **state)
     end_pair(&w);
 }
 
+/* ---- what there is besides ---- */
+
+/* Like those before, on one engine in the mode, with the rows of a step. */
+static void same_in_mode(enum sched_mode mode, int step_tok, int64_t kv_mib)
+{
+    struct engine_cfg c = base_cfg(ENGINE_BOTH, NULL);
+    struct side s;
+    struct world w;
+
+    c.mode = mode;
+    c.step_tok = step_tok;
+    c.kv_mib = kv_mib;
+    c.ctx = 560;
+    c.max_seqs = 14;
+    world_init(&w);
+    launch(&s, &c);
+    w.p = w.d = &s;
+    ask_all(&w);
+    run(&w, 0);
+    check_like(&w, NULL, BITS);
+    assert_int_equal(stop(&s), 0);
+    world_done(&w);
+}
+
+/* Pools too small for what is asked: the prefill side's cold blocks go to host memory and
+ * come back, the decode side has few places. Asked again and again, at last with offers
+ * that do not come. One engine in any mode answers so too. */
+static void test_tiers(void **state)
+{
+    (void)state;
+    struct side p, d;
+    struct world w;
+    struct engine_cfg c;
+
+    family = "qwen2";
+    tiny_size.layers = 14; /* 585 positions a MiB */
+    same_in_mode(SCHED_CHUNKED, 64, 8);
+    same_in_mode(SCHED_COLOCATED, 1024, 8);
+    same_in_mode(SCHED_CHUNKED, 64, 1);
+    world_init(&w);
+    c = base_cfg(ENGINE_PREFILL, NULL);
+    c.kv_mib = 2;
+    c.kv_host_mib = 8;
+    c.handoff_ms = 500;
+    launch(&p, &c);
+    c = base_cfg(ENGINE_DECODE, "pp2");
+    c.kv_mib = 1;
+    c.ctx = 560;
+    c.max_seqs = 14;
+    c.handoff_ms = 500;
+    launch(&d, &c);
+    introduce(&p, &d);
+    w.p = &p;
+    w.d = &d;
+    for (int round = 0; round < 3; round++) {
+        w.drop_exports = round == 2 ? 4 : 0;
+        ask_all(&w);
+        run(&w, 0);
+        check_like(&w, NULL, BITS);
+        settle(&w);
+    }
+    assert_true(count_lost(&w) > 0);
+    assert_true(metric_get(p.page, M_KV_TIER_HITS, 0) > 0);
+    end_pair(&w);
+    tiny_size.layers = TINY_LAYERS;
+    family = "llama";
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_same_layout),
     cmocka_unit_test(test_tp),
@@ -895,13 +963,14 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_cancels),
     cmocka_unit_test(test_back_pressure),
     cmocka_unit_test(test_other_model),
+    cmocka_unit_test(test_tiers),
 };
 
 int main(int argc, char **argv)
 {
     int rc = test_main(argc, argv, "split", tests, sizeof(tests) / sizeof(tests[0]));
 
-    for (int i = 0; i < 4 && models[i].family; i++)
+    for (int i = 0; models[i].family; i++)
         tiny_remove(models[i].dir);
     return rc;
 }
