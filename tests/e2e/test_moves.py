@@ -22,7 +22,7 @@ rack: cpu:4
 model_roots: [{root}]
 models: {{moe: {{path: {path}}}}}
 instances:
-  main: {{model: moe, ctx: 512, step_tok: 64, kv: {{mib: 32}}, layout: {{adp: 4, ep: 4}},
+  main: {{model: moe, ctx: 512, step_tok: 64, kv: {{mib: 64}}, layout: {{adp: 4, ep: 4}},
           experts: {{spare: 1, policy: off, sample_ms: 100, share_s: 1, dwell_s: 1, enter: 0.97,
                      leave: 0.99, min_gain: 0.01, horizon_s: 86400, copy_share: 0.5}}}}
 """
