@@ -35,7 +35,7 @@ struct controller {
     int64_t looked_us, shared_us; /* INT64_MIN: never */
     uint64_t last_plan, hand;
     int64_t hand_us;
-    bool asked; /* by an operator: whatever the policy */
+    bool asked;       /* by an operator: whatever the policy */
     uint8_t *hand_to; /* [n_rank]: the plan in hand writes to it */
     /* the answer */
     struct controller_actions act;

@@ -33,9 +33,9 @@ int domain_lay_figures(const struct domain *d, const struct graph *g, struct pat
     for (int i = 0; i < d->n_figures; i++) {
         const struct measurement_row *f = &d->figures[i];
         m[n] = (struct graph_pair){.bps = f->bytes_per_s,
-                                      .spread = f->spread,
-                                      .latency_us = f->latency_s * 1e6,
-                                      .at_ms = f->at_ms};
+                                   .spread = f->spread,
+                                   .latency_us = f->latency_s * 1e6,
+                                   .at_ms = f->at_ms};
         if (domain_find(g, f->a, &m[n].a) == 1 && domain_find(g, f->b, &m[n].b) == 1)
             n++;
     }

@@ -42,7 +42,7 @@ struct served_hot {
     int isolate;              /* enum conf_isolate: who shares prefixes */
     bool recompute;           /* requests outlive their engine; else they fail with it */
     int64_t restart_wait_us;  /* so long they wait for another, or for its restart */
-    bool trial;               /* its output differs from the model's: for administrators */
+    bool trial; /* its output differs from the model's: for administrators */
 };
 
 struct gen_finish {

@@ -30,7 +30,7 @@ struct step_caps {
  * scores the token that follows it in the item (prompt logprobs); the last row samples if
  * sample >= 0, else it scores `next`. out_from = n_tok asks for none. */
 struct step_item {
-    uint64_t seq; /* scheduler's id, echoed in results */
+    uint64_t seq;     /* scheduler's id, echoed in results */
     uint64_t request; /* the id that it came with, for traces alone */
     int32_t first_pos, n_tok, tok_off, parent_off;
     int32_t block_off, n_block;

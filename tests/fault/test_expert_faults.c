@@ -11,10 +11,10 @@
 
 #include "tests/unit/expert_rig.h"
 
-enum { SLOW_MS = 60, STOP_MS = 900, STATE_US = 500000, STEPS = 4000 };
+enum { SLOW_MS = 60, STOP_MS = 900, STATE_US = 500000, STEPS_MAX = 4000 };
 
 static char fault_path[300];
-static struct step_token want[STEPS][SEQS], got[STEPS][SEQS];
+static struct step_token want[STEPS_MAX][SEQS], got[STEPS_MAX][SEQS];
 static int n_want;
 
 /* The thread `index` is held once at the point. */
@@ -58,7 +58,7 @@ static void run_with(const char *point, int index, int ms, struct rig *r)
     engine_experts_order(r->g, now(),
                          &(struct move){1, 0, 2, {{1, SPARE, 0}, {0, 0, -1}}});
     while (engine_experts_waiting(r->g)) {
-        assert_true(n < STEPS - 8);
+        assert_true(n < STEPS_MAX - 8);
         if (r->at < CTX - 16)
             step(r, got[n++]);
         else
