@@ -170,7 +170,7 @@ def test_models(admin, tmp_path):
     assert f"second:\n    path: {path}" in call(admin, "GET", "/config")["text"]
     revision = admin.local("/api/v1/status")["revision"]
     operation(admin, "DELETE", "/models/second")
-    assert "second" not in call(admin, "GET", "/config")["text"]
+    assert "second:" not in call(admin, "GET", "/config")["text"]
     assert admin.local("/api/v1/status")["revision"] > revision
     call(admin, "DELETE", "/models/second", expect=404)
     call(admin, "DELETE", "/models/main", expect=409)

@@ -185,10 +185,10 @@ static void wrong_files_are_not_restored(void **state)
         {"PRAGMA user_version = 4000", ERR_UNSUPPORTED, "newer"},
         {"PRAGMA user_version = 0", ERR_CORRUPT, "no state"},
         {"PRAGMA user_version = 2", ERR_CORRUPT, "schema 2"},
-        {"CREATE TABLE more (a)", ERR_CORRUPT, "schema 3"},
+        {"CREATE TABLE more (a)", ERR_CORRUPT, "llmrackd's schema"},
         {"CREATE TRIGGER t AFTER INSERT ON journal BEGIN DELETE FROM journal; END",
-         ERR_CORRUPT, "schema 3"},
-        {"DROP TABLE cordon", ERR_CORRUPT, "schema 3"},
+         ERR_CORRUPT, "llmrackd's schema"},
+        {"DROP TABLE cordon", ERR_CORRUPT, "llmrackd's schema"},
         {"UPDATE journal SET detail = 'other'", ERR_CORRUPT, "row 1"},
         {"DELETE FROM journal WHERE id = 1", ERR_CORRUPT, "row 1 was removed"},
     };
@@ -225,6 +225,7 @@ static void wrong_files_are_not_restored(void **state)
 
 static void an_older_schema_is_restored_and_raised(void **state)
 {
+    int newest = store_schema_version(st);
     int64_t n;
 
     (void)state;
@@ -236,7 +237,7 @@ static void an_older_schema_is_restored_and_raised(void **state)
         reopen();
         ok(journal_verify(st, &n, &e));
         assert_int_equal(n, 3); /* its two and what was said of the restore */
-        assert_int_equal(store_schema_version(st), 3);
+        assert_int_equal(store_schema_version(st), newest);
     }
 }
 

@@ -181,7 +181,7 @@ static void test_scopes_of_the_rows(void **state)
             assert_true(r->access >= ACCESS_READ);
         if (api && strcmp(r->method, "GET") && r->access != ACCESS_ADMIN)
             assert_true(strstr("/api/v1/explain /api/v1/plan /api/v1/config/check "
-                               "/api/v1/selftest",
+                               "/api/v1/selftest /api/v1/experts/plan",
                                r->path) != NULL);
     }
 }
