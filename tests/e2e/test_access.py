@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import statistics
 import sqlite3
 import subprocess
 import sys
@@ -387,11 +388,12 @@ def test_a_thousand_idle_and_two_hundred_streams(start):
     r = start("--executor", "null", "--max-seqs", "256")
     before, fds, _ = process(r.p.pid)
     rss = []
-    for _ in range(6):
+    for _ in range(10):
         assert crowd(r, 1000, 200) == before
         rss.append(process(r.p.pid)[2])
     after = process(r.p.pid)
     assert after[0] == before and after[1] <= fds + 2
-    # the first crowds leave holes in the heap that later ones fill; a connection that left
-    # a kilobyte would add 1.2 MiB each time
-    assert rss[-1] - rss[-2] < 1200 and rss[-1] < rss[0] + 16384, rss
+    # crowds leave holes in the heap that later ones fill, so it grows in leaps, ever fewer;
+    # a connection that left a kilobyte would add 1.2 MiB each time, 4.8 MiB in four
+    first, last = (statistics.median(v) for v in (rss[2:6], rss[6:]))
+    assert last - first < 4800 and rss[-1] < rss[0] + 16384, rss
