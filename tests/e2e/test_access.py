@@ -5,8 +5,8 @@ import json
 import os
 import re
 import socket
-import statistics
 import sqlite3
+import statistics
 import subprocess
 import sys
 
