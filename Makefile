@@ -62,7 +62,7 @@ $(O)/%.o: %.c | $(B)/deps.ok
 	$(Q)$(CC) $(CFLAGS) $(INCS) $(ISA_FLAGS) -MMD -MP -c -o $@ $<
 
 # One binary for every machine: only these files may use wider instructions.
-# Sanitizers: -O3 takes them ten times as long to compile, and finds no more.
+# Sanitizers: with -O3 they take ten times as long to compile.
 $(O)/kernels/%.o: CFLAGS += $(if $(SAN),-O1 -fno-var-tracking-assignments,-O3)
 $(O)/kernels/%_avx2.o: ISA_FLAGS := -mavx2 -mfma -mf16c
 $(O)/kernels/%_avx512.o: ISA_FLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq \
