@@ -6,7 +6,6 @@
  * holds a number made from the table, so that two builds do not misread each other. */
 #include "base/metric.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -20,6 +19,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/region.h"
 
 struct metric_page {
     const struct metric_def *defs;
@@ -96,16 +96,10 @@ int metric_page_new(const struct metric_def *defs, int n_defs, int *ret_fd,
     int fd = -1;
 
     if (ret_fd) {
-        fd = memfd_create("llmrack-metrics", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        fd = region_file("llmrack-metrics", "a metric page",
+                         metric_page_bytes(defs, n_defs), e);
         if (fd < 0)
-            return err_errno(e, ERR_IO, "cannot make a metric page");
-        /* sealed, so that the other side cannot shorten it under our feet */
-        if (ftruncate(fd, (off_t)metric_page_bytes(defs, n_defs)) < 0 ||
-            fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0) {
-            err_errno(e, ERR_IO, "cannot size a metric page");
-            close(fd);
             return -1;
-        }
     }
     if (page_on(defs, n_defs, fd, &p, e) < 0) {
         if (fd >= 0)

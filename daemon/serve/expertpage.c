@@ -5,11 +5,9 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/err.h"
+#include "base/region.h"
 #include "kernels/comm.h"
 
 enum { SHARE_ONE = 1 << 30 };
@@ -44,53 +42,29 @@ static int64_t get(const cell *c)
 
 static void put(cell *c, int64_t v) { atomic_store_explicit(c, v, memory_order_relaxed); }
 
-static int map(int fd, struct expertpage **ret, struct err *e)
-{
-    void *p = mmap(NULL, sizeof(**ret), PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_NORESERVE, fd, 0);
-
-    if (p == MAP_FAILED)
-        return err_errno(e, ERR_NOMEM, "the page of the experts");
-    *ret = p;
-    return 0;
-}
+#define WHAT "the page of the experts"
 
 int expertpage_new(int *ret_fd, struct expertpage **ret, struct err *e)
 {
-    int fd = memfd_create("llmrack-experts", MFD_CLOEXEC);
+    void *p;
 
-    if (fd < 0 || ftruncate(fd, (off_t)sizeof(**ret)) < 0) {
-        err_errno(e, ERR_NOMEM, "the page of the experts");
-        if (fd >= 0)
-            close(fd);
+    if (region_new("llmrack-experts", WHAT, sizeof(**ret), ret_fd, &p, e) < 0)
         return -1;
-    }
-    if (map(fd, ret, e) < 0) {
-        close(fd);
-        return -1;
-    }
-    *ret_fd = fd;
+    *ret = p;
     return 0;
 }
 
 int expertpage_map(int fd, struct expertpage **ret, struct err *e)
 {
-    struct stat st;
+    void *p;
 
-    if (fstat(fd, &st) < 0)
-        return err_errno(e, ERR_IO, "the page of the experts");
-    if (st.st_size != (off_t)sizeof(**ret))
-        return err_set(e, ERR_INVALID,
-                       "the page of the experts has %lld bytes, %zu would be right",
-                       (long long)st.st_size, sizeof(**ret));
-    return map(fd, ret, e);
+    if (region_map(fd, WHAT, sizeof(**ret), &p, e) < 0)
+        return -1;
+    *ret = p;
+    return 0;
 }
 
-void expertpage_free(struct expertpage *p)
-{
-    if (p)
-        munmap(p, sizeof(*p));
-}
+void expertpage_free(struct expertpage *p) { region_unmap(p, sizeof(*p)); }
 
 static void forget_left(struct expertpage *p, int n_layer, int n_expert)
 {

@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/region.h"
 #include "kernels/kv_block.h"
 
 enum { INDEX_MAX = 1 << 24, SHARDS_MAX = 256 };
@@ -39,35 +40,24 @@ size_t kvpage_bytes(int n_blocks)
 int kvpage_new(int n_blocks, uint64_t incarnation, struct kvpage **ret, int *ret_fd,
                struct err *e)
 {
-    size_t bytes = kvpage_bytes(n_blocks);
-    int fd = memfd_create("llmrack-kvpage", MFD_CLOEXEC);
+    struct kvpage *p;
+    void *mem;
 
-    if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0) {
-        err_errno(e, ERR_NOMEM, "memory file for %d KV generations", n_blocks);
-        goto fail;
-    }
-    struct kvpage *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED) {
-        err_errno(e, ERR_NOMEM, "memory for %d KV generations", n_blocks);
-        goto fail;
-    }
+    if (region_new("llmrack-kvpage", "the page of KV generations", kvpage_bytes(n_blocks),
+                   ret_fd, &mem, e) < 0)
+        return -1;
+    p = mem;
     p->magic = PAGE_MAGIC;
     p->n_blocks = (uint32_t)n_blocks;
     atomic_store(&p->incarnation, incarnation);
     *ret = p;
-    *ret_fd = fd;
     return 0;
-
-fail:
-    if (fd >= 0)
-        close(fd);
-    return -1;
 }
 
 void kvpage_free(struct kvpage *p)
 {
     if (p)
-        munmap(p, kvpage_bytes((int)p->n_blocks));
+        region_unmap(p, kvpage_bytes((int)p->n_blocks));
 }
 
 /* ---- regions ---- */

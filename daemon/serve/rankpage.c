@@ -2,11 +2,9 @@
 #include "daemon/serve/rankpage.h"
 
 #include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/err.h"
+#include "base/region.h"
 #include "daemon/serve/ranks.h"
 
 enum {
@@ -19,52 +17,29 @@ struct rankpage {
     _Atomic int64_t cell[COMM_MAX_RANKS][CELLS];
 };
 
-static int map(int fd, struct rankpage **ret, struct err *e)
-{
-    void *p = mmap(NULL, sizeof(**ret), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-    if (p == MAP_FAILED)
-        return err_errno(e, ERR_NOMEM, "the page of the ranks");
-    *ret = p;
-    return 0;
-}
+#define WHAT "the page of the ranks"
 
 int rankpage_new(int *ret_fd, struct rankpage **ret, struct err *e)
 {
-    int fd = memfd_create("llmrack-ranks", MFD_CLOEXEC);
+    void *p;
 
-    if (fd < 0 || ftruncate(fd, (off_t)sizeof(**ret)) < 0) {
-        err_errno(e, ERR_NOMEM, "the page of the ranks");
-        if (fd >= 0)
-            close(fd);
+    if (region_new("llmrack-ranks", WHAT, sizeof(**ret), ret_fd, &p, e) < 0)
         return -1;
-    }
-    if (map(fd, ret, e) < 0) {
-        close(fd);
-        return -1;
-    }
-    *ret_fd = fd;
+    *ret = p;
     return 0;
 }
 
 int rankpage_map(int fd, struct rankpage **ret, struct err *e)
 {
-    struct stat st;
+    void *p;
 
-    if (fstat(fd, &st) < 0)
-        return err_errno(e, ERR_IO, "the page of the ranks");
-    if (st.st_size != (off_t)sizeof(**ret))
-        return err_set(e, ERR_INVALID,
-                       "the page of the ranks has %lld bytes, %zu would be right",
-                       (long long)st.st_size, sizeof(**ret));
-    return map(fd, ret, e);
+    if (region_map(fd, WHAT, sizeof(**ret), &p, e) < 0)
+        return -1;
+    *ret = p;
+    return 0;
 }
 
-void rankpage_free(struct rankpage *p)
-{
-    if (p)
-        munmap(p, sizeof(*p));
-}
+void rankpage_free(struct rankpage *p) { region_unmap(p, sizeof(*p)); }
 
 /* ---- a row, written and read in one order ---- */
 

@@ -2,11 +2,9 @@
 #include "daemon/serve/tracepage.h"
 
 #include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/err.h"
+#include "base/region.h"
 #include "daemon/serve/step.h"
 
 /* kind is written last: an event without one is not whole yet. */
@@ -24,52 +22,29 @@ struct tracepage {
     struct cell cell[TRACE_EVENTS];
 };
 
-static int map(int fd, struct tracepage **ret, struct err *e)
-{
-    void *p = mmap(NULL, sizeof(**ret), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-    if (p == MAP_FAILED)
-        return err_errno(e, ERR_NOMEM, "the page of traces");
-    *ret = p;
-    return 0;
-}
+#define WHAT "the page of traces"
 
 int tracepage_new(int *ret_fd, struct tracepage **ret, struct err *e)
 {
-    int fd = memfd_create("llmrack-trace", MFD_CLOEXEC);
+    void *p;
 
-    if (fd < 0 || ftruncate(fd, (off_t)sizeof(**ret)) < 0) {
-        err_errno(e, ERR_NOMEM, "the page of traces");
-        if (fd >= 0)
-            close(fd);
+    if (region_new("llmrack-trace", WHAT, sizeof(**ret), ret_fd, &p, e) < 0)
         return -1;
-    }
-    if (map(fd, ret, e) < 0) {
-        close(fd);
-        return -1;
-    }
-    *ret_fd = fd;
+    *ret = p;
     return 0;
 }
 
 int tracepage_map(int fd, struct tracepage **ret, struct err *e)
 {
-    struct stat st;
+    void *p;
 
-    if (fstat(fd, &st) < 0)
-        return err_errno(e, ERR_IO, "the page of traces");
-    if (st.st_size != (off_t)sizeof(**ret))
-        return err_set(e, ERR_INVALID,
-                       "the page of traces has %lld bytes, %zu would be right",
-                       (long long)st.st_size, sizeof(**ret));
-    return map(fd, ret, e);
+    if (region_map(fd, WHAT, sizeof(**ret), &p, e) < 0)
+        return -1;
+    *ret = p;
+    return 0;
 }
 
-void tracepage_free(struct tracepage *p)
-{
-    if (p)
-        munmap(p, sizeof(*p));
-}
+void tracepage_free(struct tracepage *p) { region_unmap(p, sizeof(*p)); }
 
 /* ---- the daemon ---- */
 
