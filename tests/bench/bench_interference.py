@@ -9,8 +9,8 @@ alike: the figure is the median over the time of the prefill of the time between
 it fell into, so that one long step weighs as much as the many short ones it displaces.
 Ratios are within one round of one mode; rounds of the modes are interleaved; the median of
 the rounds counts. Colocated and chunked have one engine with two threads, split has two
-with one each. The bound of chunked: a step of step_tok tokens, measured on the idle engine,
-and the decode step that it carries. Goodput is `llmctl load`, short: few requests a rate,
+with one each. The bound of chunked for a prompt: what a step of step_tok of its tokens adds
+in its middle half, measured on the idle engine, and the decode step that it carries. Goodput is `llmctl load`, short: few requests a rate,
 targets from what this run measured. Every key has value, goal, ok; exits 1 where a goal is
 missed."""
 import argparse
@@ -99,7 +99,8 @@ def first_token(rack, sel, prompt, answer=2):  # of one token is no handoff
 class Mode:
     def __init__(self, name, model):
         self.name, self.ratios, self.steps = name, {n: [] for n in PROMPTS}, {n: [] for n in PROMPTS}
-        self.pure, self.budget_step, self.ttft, self.trace = [], [], {n: [] for n in PROMPTS}, []
+        self.budget_step, self.ttft = ({n: [] for n in PROMPTS} for _ in range(2))
+        self.pure, self.trace = [], []
         sets = dict(SETTINGS[name], mode=name, max_seqs=16, kv__mib=320)
         self.rack = Rack("--rack", "cpu:2", "--stuck-s", "0", *(
             x for k, v in sets.items()
@@ -117,9 +118,9 @@ class Mode:
         return f.seen[0][0] - f.sent
 
     def round(self):
-        # a budget's step: what one more of them adds to a prompt
-        few, many = self.alone(2 * BUDGET), self.alone(6 * BUDGET)
-        self.budget_step.append((many - few) / 4)
+        for n in PROMPTS:  # a budget's step: what one more of them adds to a prompt
+            few, many = self.alone(n // 4), self.alone(n - n // 4)
+            self.budget_step[n].append((many - few) * BUDGET / (n // 2))
         pure, busy = [], {n: [] for n in PROMPTS}
         with selectors.DefaultSelector() as sel:
             flows = [Flow(self.rack, sel, 24 + i, 1900) for i in range(STREAMS)]
@@ -187,13 +188,14 @@ def picture(modes, bound, found, slo, path):
                         va="bottom", xytext=(0, 3), textcoords="offset points",
                         bbox=dict(fc="white", ec="none", pad=0.5, alpha=0.8))
     ax.hlines(1.15, 1.6, 2.4, color="k", ls="--", lw=1)
-    ax.hlines(bound, 0.6, 1.4, color="k", ls="--", lw=1)
+    for j, n in enumerate(PROMPTS):
+        ax.hlines(bound[n], 0.6 + 0.4 * j, 1 + 0.4 * j, color="k", ls="--", lw=1)
     ax.set_xticks(range(len(modes)), [m.name for m in modes])
-    top = max(max(m.ratios[n]) for m in modes for n in PROMPTS)
-    ax.set(yscale="log", ylim=(0.7, 3 * max(top, bound)), ylabel="over pure decode",
+    top = max(*bound.values(), *(max(m.ratios[n]) for m in modes for n in PROMPTS))
+    ax.set(yscale="log", ylim=(0.7, 3 * top), ylabel="over pure decode",
            title="Decode step P50 while a prompt is prefilled (dashed: goal; dots: rounds)")
     ax.minorticks_off()
-    ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500) if t < 2.2 * max(top, bound)]
+    ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500) if t < 2.2 * top]
     ax.set_yticks(ticks, [str(t) for t in ticks])
     ax = fig.add_subplot(grid[1, 1])
     if found:
@@ -232,20 +234,23 @@ def main():
             for m in modes:
                 m.round()
         chunked = modes[MODES.index("chunked")]
-        bound = 1 + statistics.median(b / p for b, p in zip(chunked.budget_step, chunked.pure))
-        limits = {"colocated": (float("inf"), "shown"),
-                  "chunked": (bound, f"at most {bound:.2f}: a step of {BUDGET} tokens and decode's"),
-                  "split": (1.15, "at most 1.15")}
+        bound = {n: 1 + statistics.median(b / p for b, p in zip(chunked.budget_step[n],
+                                                                chunked.pure)) for n in PROMPTS}
+        limits = {"colocated": lambda n: (float("inf"), "shown"),
+                  "chunked": lambda n: (bound[n], f"at most {bound[n]:.2f}: a step of {BUDGET} "
+                                        "tokens and decode's"),
+                  "split": lambda n: (1.15, "at most 1.15")}
         for m in modes:
             put(f"{m.name}_pure_ms", 1e3 * statistics.median(m.pure), float("inf"), "shown")
             for n in PROMPTS:
-                limit, goal = limits[m.name]
+                limit, goal = limits[m.name](n)
                 put(f"{m.name}_{n}", statistics.median(m.ratios[n]), limit,
                     goal + (f" (others report {CHAPTER[n]})" if m.name == "colocated" else ""))
                 put(f"{m.name}_{n}_ttft_ms", 1e3 * statistics.median(m.ttft[n]), float("inf"),
                     "shown")
-        put("chunked_budget_step_ms", 1e3 * statistics.median(chunked.budget_step), float("inf"),
-            "shown")
+        for n in PROMPTS:
+            put(f"chunked_{n}_budget_step_ms", 1e3 * statistics.median(chunked.budget_step[n]),
+                float("inf"), "shown")
         pure = 1e3 * statistics.median(chunked.pure)
         slo = (round(4e3 * chunked.alone(512)), round(2.5 * pure))
         found = {}
