@@ -314,8 +314,8 @@ struct op_kv_move {
 };
 
 /* ---- mixtures of experts ---- */
-/* Scores of n experts a row -> the top_k of each, best first (ties: the lower number),
- * and what each weighs, in f32. SOFTMAX: over all of them. SIGMOID: of each, chosen with
+/* Scores of n experts a row -> the top_k of each, best first (ties: the lower number; NaN
+ * after all else), no expert twice, and what each weighs, in f32. SOFTMAX: over all of them. SIGMOID: of each, chosen with
  * `bias` added and weighed without. CHOSEN: the logits choose, then softmax over the
  * chosen. normalise: the weights of a row sum to 1; then * scale.
  * n_group over 1: experts stand in as many equal groups in order, and only the best

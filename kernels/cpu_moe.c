@@ -87,6 +87,24 @@ static void mask_groups(const struct op_route *o, float *by)
         by[i] = kept[i / n] ? by[i] : 0;
 }
 
+static bool chosen(const int32_t *ids, int k, int x)
+{
+    for (int j = 0; j < k; j++)
+        if (ids[j] == x)
+            return true;
+    return false;
+}
+
+/* The lowest expert that is not among the k that a row has. */
+static int any_other(const int32_t *ids, int k)
+{
+    int x = 0;
+
+    while (chosen(ids, k, x))
+        x++;
+    return x;
+}
+
 static void route_row(const struct op_route *o, int r)
 {
     float score[OP_GROUP_MAX_SLOTS], by[OP_GROUP_MAX_SLOTS], sum = 0;
@@ -105,7 +123,8 @@ static void route_row(const struct op_route *o, int r)
         for (int i = 0; i < n; i++)
             if (!isnan(by[i]) && (best < 0 || by[i] > by[best]))
                 best = i;
-        best = best < 0 ? k : best; /* nothing but NaN: any k of them */
+        if (best < 0) /* nothing but NaN is left */
+            best = any_other(ids, k);
         ids[k] = best;
         w[k] = score[best];
         sum += w[k];
@@ -149,14 +168,6 @@ static void take_away(const struct op_capacity *o, int32_t *ids, int32_t *count)
             count[ids[p]]--;
             ids[p] = -1;
         }
-}
-
-static bool chosen(const int32_t *ids, int k, int x)
-{
-    for (int j = 0; j < k; j++)
-        if (ids[j] == x)
-            return true;
-    return false;
 }
 
 /* What a row's choices weigh, where some are none. */

@@ -208,6 +208,91 @@ static void test_capacity(void **state)
         }
 }
 
+/* ---- logits that are no numbers ---- */
+
+/* Row r of logits out of ordinary ones: all NaN, some NaN, infinities of both signs. */
+static void spoil(float *x, int r)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+
+    for (int i = 0; i < N; i++) {
+        bool hit = r < 3 ? true : r < 12 ? i % (r / 3 + 1) == r % 2 : i < r - 11;
+        if (hit && r < ROWS - 4)
+            x[r * N + i] = r < 3 ? bad[r] : bad[(r + (r & 1 ? i : 0)) % 3];
+    }
+}
+
+/* Experts of a row that are all there and none twice; less: some may be none. */
+static void check_total(const int32_t *ids, bool less)
+{
+    for (int k = 0; k < TOP; k++) {
+        assert_true(ids[k] >= (less ? -1 : 0) && ids[k] < N);
+        for (int j = 0; j < k; j++)
+            assert_true(ids[k] < 0 || ids[k] != ids[j]);
+    }
+}
+
+static void test_no_numbers(void **state)
+{
+    static const struct cap_case cases[] = {
+        {ROUTE_SOFTMAX, true, false, false, 10, 1, 1},
+        {ROUTE_SOFTMAX, false, false, true, 4, 4, 16},
+        {ROUTE_SOFTMAX, false, true, false, 4, 2, 1},
+        {ROUTE_SIGMOID, true, true, false, 10, 1, 2.5f},
+        {ROUTE_SIGMOID, true, true, true, 3, 4, 2.5f},
+        {ROUTE_SIGMOID, false, false, false, 1, 2, 1},
+        {ROUTE_CHOSEN, false, false, false, 10, 1, 1},
+        {ROUTE_CHOSEN, false, true, true, 5, 1, 1},
+    };
+    struct cap_result a, b;
+    float x[ROWS * N], plain[ROWS * N];
+
+    (void)state;
+    rig_fill(plain, ROWS * N, test_seed());
+    memcpy(x, plain, sizeof(x));
+    for (int r = 0; r < ROWS; r++)
+        spoil(x, r);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int cap = 0; cap <= cases[i].cap; cap += cases[i].cap) {
+            run_capacity("cpu", &cases[i], x, cap, &a);
+            run_capacity("far", &cases[i], x, cap, &b);
+            assert_memory_equal(a.ids, b.ids, sizeof(a.ids));
+            for (int r = 0; r < ROWS; r++)
+                check_total(a.ids + r * TOP, cap > 0);
+            if (cap)
+                continue;
+            for (int k = 0; k < TOP; k++) /* all NaN: the lowest */
+                assert_true(cases[i].n_group > 1 || a.ids[k] == k);
+            run_capacity("cpu", &cases[i], plain, 0, &b); /* others are as they were */
+            assert_memory_equal(a.ids + (ROWS - 4) * TOP, b.ids + (ROWS - 4) * TOP,
+                                4 * TOP * sizeof(int32_t));
+        }
+}
+
+/* A row of numbers and NaN has the numbers first, then the lowest of the others. */
+static void test_numbers_first(void **state)
+{
+    static const struct cap_case chosen = {ROUTE_CHOSEN, false, false, false, 1, 1, 1},
+                                 apart = {ROUTE_SIGMOID, true, true, false, 1, 1, 1};
+    static const int32_t want[] = {2, 0, 1, 1, 5, 0, 3, 6, 0};
+    struct cap_result a;
+    float x[ROWS * N];
+
+    (void)state;
+    rig_fill(x, ROWS * N, test_seed());
+    for (int i = 0; i < 3 * N; i++)
+        x[i] = NAN;
+    x[2] = -INFINITY;
+    x[N + 1] = 3;
+    x[N + 5] = -3;
+    x[2 * N + 3] = INFINITY;
+    x[2 * N + 6] = -INFINITY;
+    for (int k = 0; k < 2; k++) {
+        run_capacity("cpu", k ? &apart : &chosen, x, 0, &a);
+        assert_memory_equal(a.ids, want, sizeof(want));
+    }
+}
+
 /* ---- pairs in groups ---- */
 
 enum { SLOTS = 5, MOST = 64, GROUPS = 2 * SLOTS };
@@ -435,7 +520,8 @@ static void test_packed_faults(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_capacity),      cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_capacity),      cmocka_unit_test(test_no_numbers),
+        cmocka_unit_test(test_numbers_first), cmocka_unit_test(test_groups),
         cmocka_unit_test(test_group_faults),  cmocka_unit_test(test_packed),
         cmocka_unit_test(test_packed_faults),
     };
