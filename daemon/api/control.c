@@ -42,6 +42,19 @@ static double since_s(int64_t us)
     return (double)(clock_now_us(clock_real()) - us) / 1e6;
 }
 
+void control_put_degraded(struct router *r, struct jw *w)
+{
+    struct err *why = xcalloc(MAX_INSTANCES, sizeof(*why));
+    int n = router_degraded(r, why, MAX_INSTANCES);
+
+    jw_key(w, "degraded");
+    jw_arr(w);
+    for (int i = 0; i < n; i++)
+        jw_str(w, why[i].msg);
+    jw_arr_end(w);
+    free(why);
+}
+
 static void put_ready(struct jw *w, struct http *h)
 {
     struct err e;
@@ -148,6 +161,7 @@ void control_put_status(struct conn *c, struct jw *w)
     jw_kint(w, "pid", getpid());
     jw_knum(w, "uptime_s", since_s(c->h->cfg.start_us));
     put_ready(w, c->h);
+    control_put_degraded(c->h->router, w);
     put_operator(w, c->h);
     put_rack(w, c->h);
     jw_kstr(w, "listen", c->h->listen);

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "daemon/api/conn.h"
+#include "daemon/api/control.h"
 #include "daemon/api/experts_scrape.h"
 #include "daemon/api/ranks.h"
 #include "daemon/api/route.h"
@@ -44,6 +45,7 @@ void api_readyz(struct conn *c)
 {
     struct err e;
     struct buf b;
+    struct jw w;
 
     if (atomic_load(&c->h->draining)) {
         err_set(&e, ERR_UNAVAIL, "the server is stopping");
@@ -56,8 +58,12 @@ void api_readyz(struct conn *c)
         return;
     }
     buf_init(&b, 0);
-    buf_printf(&b, "{\"status\":\"ready\",\"emulated\":%s}",
-               c->h->cfg.domain && domain_emulated(c->h->cfg.domain) ? "true" : "false");
+    jw_init(&w, &b);
+    jw_obj(&w);
+    jw_kstr(&w, "status", "ready");
+    jw_kbool(&w, "emulated", c->h->cfg.domain && domain_emulated(c->h->cfg.domain));
+    control_put_degraded(c->h->router, &w);
+    jw_obj_end(&w);
     conn_answer(c, 200, "application/json", &b);
 }
 

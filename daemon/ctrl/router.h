@@ -87,8 +87,12 @@ int router_submit(struct router *r, const struct served *m, struct gen_submit *s
 /* Unknown or finished ids are normal. The finish (ABORT) still comes. Any thread. */
 void router_cancel(struct router *r, uint64_t id);
 
-/* 0 when a model answers; else -1 and why (loading 40 %, restarting in 2 s ...). */
+/* 0 when a model answers; else -1 and why (loading 40 %, restarting in 2 s ...). An
+ * instance in two pools counts once both had an engine that was ready. */
 int router_ready(struct router *r, struct err *e);
+/* What of the configuration does not answer now, though nobody has put it aside: a
+ * sentence for each instance, or pool of one; returns the count (at most max). */
+int router_degraded(struct router *r, struct err *ret, int max);
 /* Seconds that a refused client should wait. */
 int router_retry_after(struct router *r);
 

@@ -2,8 +2,9 @@
  *
  * The one that is done with it first, by tokens outstanding, what of the prompt it has
  * cached as far as one can tell (affinity.h), and what does not fit its KV now. Engines
- * of a prefill pool take whole requests only where no other is ready; for their own part
- * see split.h. All under the lock, but the hashes. */
+ * of a prefill pool take whole requests where no other is ready, and those that end with
+ * their first token; for their own part see split.h. All under the lock, but the hashes.
+ */
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -63,48 +64,73 @@ struct target *router_nearest(struct target **all, int n, const struct wire_add 
     return best;
 }
 
-/* Does a ready engine serve m that is not there for prompts only? Under the lock. */
-static bool has_answerer(struct router *r, const struct served *m)
+/* Does a ready engine serve m that is not of the pool `other`? Under the lock. */
+static bool has_any_but(struct router *r, const struct served *m, int other)
 {
     list_for(it, &r->targets)
     {
         const struct target *t = list_entry(it, struct target, link);
-        if (t->end.role != CONF_ROLE_PREFILL && t->model &&
-            router_same_model(&t->model->pub, m) && router_not_ready(t, NULL) == 0)
+        if (t->end.role != other && t->model && router_same_model(&t->model->pub, m) &&
+            router_not_ready(t, NULL) == 0)
             return true;
     }
     return false;
+}
+
+/* The pool that a request is kept from while another engine is ready; BOTH: none. What is
+ * all prompt (one token at most, or none) would only hold up running answers. */
+static int kept_from(struct router *r, const struct served *m, const struct gen_params *p)
+{
+    int other = router_max_answer(m, p) <= 1 ? CONF_ROLE_DECODE : CONF_ROLE_PREFILL;
+
+    return has_any_but(r, m, other) ? other : CONF_ROLE_BOTH;
+}
+
+/* Ready targets of m, but those of the pool `never`, that have room for n; full: one that
+ * has none. */
+struct choices {
+    struct target *all[ROUTER_CHOICES], *full;
+    struct affinity_choice c[ROUTER_CHOICES];
+    int n;
+};
+static void gather(struct router *r, const struct served *m, int n, int never,
+                   const struct router_prefix *p, struct choices *ret)
+{
+    ret->n = 0;
+    ret->full = NULL;
+    list_for(it, &r->targets)
+    {
+        struct target *t = list_entry(it, struct target, link);
+        if (!t->model || !router_same_model(&t->model->pub, m) ||
+            router_not_ready(t, NULL) < 0 ||
+            (never != CONF_ROLE_BOTH && t->end.role == never))
+            continue;
+        if (t->n_live + t->end.n_help + n > t->max_live) {
+            ret->full = t;
+        } else if (ret->n < ROUTER_CHOICES) {
+            ret->all[ret->n] = t;
+            ret->c[ret->n++] = choice_of(t, p);
+        }
+    }
 }
 
 struct target *router_choose(struct router *r, const struct served *m,
                              const struct gen_submit *g, int n,
                              const struct router_prefix *p, struct err *e)
 {
-    struct target *all[ROUTER_CHOICES], *full = NULL, *other = router_named(r, m->name);
-    struct affinity_choice c[ROUTER_CHOICES];
-    bool answerer = has_answerer(r, m);
-    int k = 0;
+    struct target *other = router_named(r, m->name);
+    int never = kept_from(r, m, &g->params);
+    struct choices v;
 
-    list_for(it, &r->targets)
-    {
-        struct target *t = list_entry(it, struct target, link);
-        if (!t->model || !router_same_model(&t->model->pub, m) ||
-            router_not_ready(t, NULL) < 0 ||
-            (answerer && t->end.role == CONF_ROLE_PREFILL))
-            continue;
-        if (t->n_live + t->end.n_help + n > t->max_live) {
-            full = t;
-        } else if (k < ROUTER_CHOICES) {
-            all[k] = t;
-            c[k++] = choice_of(t, p);
-        }
-    }
-    if (k)
-        return all[affinity_pick(c, k, g->params.n_prompt,
-                                 router_max_answer(m, &g->params))];
-    if (full)
+    gather(r, m, n, never, p, &v);
+    if (!v.n && never == CONF_ROLE_DECODE) /* better there than refused */
+        gather(r, m, n, CONF_ROLE_BOTH, p, &v);
+    if (v.n)
+        return v.all[affinity_pick(v.c, v.n, g->params.n_prompt,
+                                   router_max_answer(m, &g->params))];
+    if (v.full)
         err_set(e, ERR_BUSY, "the queue is full: %d requests are running or waiting",
-                full->n_live);
+                v.full->n_live);
     else if (!other)
         err_set(e, ERR_UNAVAIL, "'%s' is no longer served", m->name);
     else if (router_not_ready(other, e) == 0)

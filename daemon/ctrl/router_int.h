@@ -112,6 +112,8 @@ void router_leave(struct router *r, struct req *q);
 void router_req_free(struct req *q); /* NULL allowed */
 /* Why the target takes no request now; 0 when it does. */
 int router_not_ready(const struct target *t, struct err *e);
+/* The metric says whether the server is ready. Under the lock. */
+void router_tell_ready(struct router *r);
 /* The one of these names, made when it is new. Under the lock. */
 struct account *router_account(struct router *r, const char *model, const char *instance);
 /* The best target of that name, or of any with NULL. Under the lock. */
@@ -126,8 +128,8 @@ struct router_prefix {
 };
 struct router_prefix router_prefix_of(const struct gen_submit *g);
 /* Where n requests for m go: of the ready targets that have room the one that is done
- * first. One that is there for prompts takes whole requests only where there is no other.
- * NULL and why. Under the lock. */
+ * first. One that is there for prompts takes whole requests where there is no other, and
+ * those of one token or none. NULL and why. Under the lock. */
 struct target *router_choose(struct router *r, const struct served *m,
                              const struct gen_submit *g, int n,
                              const struct router_prefix *p, struct err *e);

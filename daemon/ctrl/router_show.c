@@ -43,23 +43,6 @@ static struct target *spokesman(struct router *r)
     return best;
 }
 
-int router_ready(struct router *r, struct err *e)
-{
-    struct target *t;
-    int rc;
-
-    pthread_mutex_lock(&r->lock);
-    t = spokesman(r);
-    if (t)
-        rc = router_not_ready(t, e);
-    else if (r->draining)
-        rc = err_set(e, ERR_UNAVAIL, "the server is stopping and takes no new requests");
-    else
-        rc = err_set(e, ERR_UNAVAIL, "no instance is configured: no model is served");
-    pthread_mutex_unlock(&r->lock);
-    return rc;
-}
-
 int router_retry_after(struct router *r)
 {
     const struct instance_status *st;

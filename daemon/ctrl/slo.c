@@ -96,6 +96,13 @@ static const struct conf_slo *find_target(const struct target *v, int n, const c
     return NULL;
 }
 
+/* Engines of one instance (replicas, both pools) serve its requests together: "main" of
+ * "main/decode". */
+static void name_of(const char *engine, char ret[64])
+{
+    snprintf(ret, 64, "%.*s", (int)conf_name_len(engine), engine);
+}
+
 /* NULL: that pair is not named by the configuration. */
 static const struct conf_slo *target_of(const struct slo *s, const char *instance,
                                         const char *slo_class)
@@ -114,10 +121,12 @@ static void name_target(struct target *t, const char *name, const struct conf_sl
 void slo_set_conf(struct slo *s, const struct conf *c, int64_t revision)
 {
     pthread_mutex_lock(&s->lock);
-    s->n_instances = c->n_instances < CONF_MAX_NAMES ? c->n_instances : CONF_MAX_NAMES;
+    s->n_instances = 0;
     s->n_classes = c->n_classes < CONF_MAX_NAMES ? c->n_classes : CONF_MAX_NAMES;
-    for (int i = 0; i < s->n_instances; i++)
-        name_target(&s->instances[i], c->instances[i].name, &c->instances[i].slo);
+    for (int i = 0; i < c->n_instances; i++)
+        if (!conf_is_copy(c->instances[i].name) && s->n_instances < CONF_MAX_NAMES)
+            name_target(&s->instances[s->n_instances++], c->instances[i].name,
+                        &c->instances[i].slo);
     for (int i = 0; i < s->n_classes; i++)
         name_target(&s->classes[i], c->classes[i].name, &c->classes[i].slo);
     for (int i = 0; i < s->n_series; i++)
@@ -149,9 +158,11 @@ void slo_targets(struct slo *s, const char *instance, const char *slo_class,
                  int64_t *ret_ttft_us, int64_t *ret_tpot_us)
 {
     const struct conf_slo *t;
+    char name[64];
 
+    name_of(instance, name);
     pthread_mutex_lock(&s->lock);
-    t = target_of(s, instance, slo_class);
+    t = target_of(s, name, slo_class);
     *ret_ttft_us = t ? (int64_t)(t->ttft_ms * 1e3) : 0;
     *ret_tpot_us = t ? (int64_t)(t->tpot_ms * 1e3) : 0;
     pthread_mutex_unlock(&s->lock);
@@ -247,10 +258,13 @@ static void add_second(struct slo *s, const struct slo_sample *x, bool met)
 
 void slo_record(struct slo *s, int64_t now_us, const struct slo_sample *x)
 {
-    const char *instance = x->instance;
+    const char *instance;
     struct series *r;
+    char name[64];
     bool met;
 
+    name_of(x->instance, name);
+    instance = name;
     pthread_mutex_lock(&s->lock);
     if (s->start_us < 0)
         s->start_us = now_us;

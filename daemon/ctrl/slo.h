@@ -1,5 +1,8 @@
 /* daemon/ctrl/slo.h - SLO accounting: what requests saw, by instance and class.
  *
+ * An instance has one row whatever engines it has: replicas and the engines of both pools
+ * ("main:2", "main/decode") count for it, and a request once, from its arrival on.
+ *
  * TTFT: from the request complete at the HTTP socket to the bytes of the first token
  * handed to the socket; of a whole answer, which hands all over at its end, to the first
  * token made. TPOT: (t_last - t_first) / (n - 1); one token counts as meeting it.

@@ -47,16 +47,6 @@ int target_new(struct router *r, const struct target_cfg *cfg, struct target **r
     return 0;
 }
 
-/* The metric says whether any engine answers. Under the lock. */
-static void tell_ready(struct router *r)
-{
-    bool ready = false;
-
-    list_for(it, &r->targets) ready |=
-        router_not_ready(list_entry(it, struct target, link), NULL) == 0;
-    metric_set(r->page, M_READY, 0, ready);
-}
-
 void target_free(struct target *t)
 {
     struct router *r;
@@ -68,7 +58,7 @@ void target_free(struct target *t)
     list_del(&t->link);
     t->page->dead = true;
     router_sweep(r);
-    tell_ready(r);
+    router_tell_ready(r);
     pthread_mutex_unlock(&r->lock);
     router_unref(r, t->model ? &t->model->pub : NULL);
     affinity_free(t->sent);
@@ -354,7 +344,7 @@ void target_set_status(struct target *t, const struct instance_status *s)
     renew_sent(t);
     if (st.state == INSTANCE_READY && was != INSTANCE_READY)
         list_for(it, &t->r->targets) offer(list_entry(it, struct target, link));
-    tell_ready(t->r);
+    router_tell_ready(t->r);
     pthread_mutex_unlock(&t->r->lock);
 }
 
@@ -371,6 +361,6 @@ void target_drain(struct target *t, bool on)
     t->draining = on;
     if (on)
         router_move(t->r, t);
-    tell_ready(t->r);
+    router_tell_ready(t->r);
     pthread_mutex_unlock(&t->r->lock);
 }

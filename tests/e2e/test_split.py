@@ -66,11 +66,11 @@ def ask(rack, n, **more):
     return answer["choices"][0]["text"], answer["usage"]["completion_tokens"]
 
 
-def sums(rack, name):
-    """Of the rows of all engines."""
+def sums(rack, name, which=""):
+    """Of the rows of all engines, or of those with that label."""
     text = rack.local_request("GET", "/metrics")[2].decode()
     return sum(float(x.rsplit(" ", 1)[1]) for x in text.splitlines()
-               if x.startswith((name + "{", name + " ")))
+               if x.startswith((name + "{", name + " ")) and which in x)
 
 
 class Load(threading.Thread):
@@ -141,6 +141,47 @@ def test_prompts_are_handed_over(split, expected):
                             "show pools"], capture_output=True, text=True, timeout=30)
     assert table.returncode == 0 and "QUARANTINE" in table.stdout, table
     assert "main/decode" in table.stdout and "REMOVED S" in table.stdout
+
+
+def test_one_token_is_the_prefill_pools(split, expected):
+    """No handoff and no step of the decode engine; the token is the longer answer's first."""
+    def counted():
+        return {name: sums(split, "llmrack_steps_total", f'instance="{name}"') for name in POOLS}
+    first = [ask(split, n)[0] for n in range(3)]
+    handed, before = sums(split, "llmrack_handoff_seconds_count"), counted()
+    for n in range(3):
+        text, tokens = ask(split, n, max_tokens=1)
+        assert tokens == 1 and first[n].startswith(text)
+    after = counted()
+    assert after["main/decode"] == before["main/decode"] > 0
+    assert after["main/prefill"] >= before["main/prefill"] + 3
+    assert sums(split, "llmrack_handoff_seconds_count") == handed
+
+
+def test_one_slo_row_for_both_pools(split, expected):
+    rows = split.local("/api/v1/slo?window_s=3600")["slo"]
+    assert [(r["instance"], r["class"]) for r in rows] == [("main", "")]
+    assert rows[0]["met"] >= len(expected) and rows[0]["ttft_ms"]["p50"] > 0
+    text = split.local_request("GET", "/metrics")[2].decode()
+    assert {x.split('instance="')[1].split('"')[0] for x in text.splitlines()
+            if x.startswith("llmrack_slo_")} == {"main"}
+
+
+def degraded(rack):
+    status, _, body = rack.local_request("GET", "/readyz")
+    assert status == 200, body
+    return json.loads(body)["degraded"]
+
+
+def test_half_of_it_is_told(split, expected):
+    """Without a prefill pool it answers, and says what is missing; an operator's stop is no
+    lack."""
+    assert degraded(split) == [] == split.local("/api/v1/status")["degraded"]
+    os.kill(engines(split)["main/prefill"]["pid"], signal.SIGKILL)
+    told = wait_for(lambda: degraded(split), 30)
+    assert len(told) == 1 and told[0].startswith("main/prefill: "), told
+    assert ask(split, 0) == expected[0]
+    wait_for(lambda: ready(split, POOLS) and not degraded(split), 60)
 
 
 def test_an_engine_of_either_pool_is_killed(split, expected):

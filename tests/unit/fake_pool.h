@@ -52,7 +52,7 @@ struct pool {
     uint64_t me, peers[16];
     int n_peers, n_req;
     struct pool_req req[256];
-    char died[512];
+    char died[512], late[512];
 };
 
 /* Once only. */
@@ -329,6 +329,8 @@ static void pool_run(struct pool *x)
         _exit(8);
     x->me = (uint64_t)getpid() << 20 | 1;
     fake_send(&x->f, WIRE_HELLO, &hello, sizeof(hello));
+    while (x->role == ENGINE_PREFILL && access(x->late, F_OK) == 0)
+        poll(NULL, 0, 5);
     pool_ready(x);
     while (rc != 1 && rc != -1) {
         struct pollfd p = {wire_conn_fd(x->f.c), POLLIN, 0};
@@ -364,6 +366,7 @@ static void fake_pool_main(int argc, char **argv)
         } else if (!strncmp(argv[i], "--model=", 8)) {
             is_pool = !strcmp(strrchr(argv[i], '/'), "/pool");
             snprintf(x.died, sizeof(x.died), "%s.died", argv[i] + 8);
+            snprintf(x.late, sizeof(x.late), "%s.late", argv[i] + 8);
         }
     if (is_pool)
         pool_run(&x);

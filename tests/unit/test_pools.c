@@ -90,7 +90,7 @@ static void on_done(void *arg, const struct err *why)
     f->why = why ? *why : (struct err){0};
 }
 
-static void begin(struct fix *f, const char *more)
+static void begin_with(struct fix *f, const char *two, const char *more)
 {
     struct conf_faults faults = {0};
     struct conf *c = NULL;
@@ -100,9 +100,9 @@ static void begin(struct fix *f, const char *more)
     buf_init(&b, 0);
     buf_printf(&b,
                "models: {a: {path: %s/pool}, b: {path: /x/echo}}\n"
-               "instances:\n  two: {model: b, served_as: beta}\n"
+               "instances:\n%s"
                "  one:\n    model: a\n    served_as: alpha\n    stuck_s: 1\n%s",
-               f->dir, more);
+               f->dir, two, more);
     if (conf_parse(b.p, b.len, NULL, 0, &c, &faults) < 0)
         fail_msg("%s: %s", faults.v[0].path, faults.v[0].msg);
     buf_done(&b);
@@ -111,6 +111,13 @@ static void begin(struct fix *f, const char *more)
         fail_msg("%s", e.msg);
     conf_unref(c);
 }
+
+static void begin(struct fix *f, const char *more)
+{
+    begin_with(f, "  two: {model: b, served_as: beta}\n", more);
+}
+
+static void only_one(struct fix *f, const char *more) { begin_with(f, "", more); }
 
 static void apply(struct fix *f, const char *more)
 {
@@ -253,6 +260,15 @@ static void shown(struct fix *f, int handoffs)
     assert_true(w[0].handoff_s > 0 && w[0].scheduling_s > 0);
 }
 
+/* What kills an engine may do it again. */
+static void unlink_died(struct fix *f)
+{
+    char died[128];
+
+    snprintf(died, sizeof(died), "%s/pool.died", f->dir);
+    unlink(died);
+}
+
 static void prompt_here_answer_there(void **state)
 {
     struct fix *f = *state;
@@ -282,16 +298,39 @@ static void choices_each_on_their_own(void **state)
     at_rest(f);
 }
 
-static void one_token_is_no_handoff(void **state)
+/* What is all prompt is the prefill engine's alone, as long as there is one. */
+static void one_token_is_the_prefill_engines(void **state)
 {
     struct fix *f = *state;
     struct seen s = {0};
+    struct err e;
 
-    apply(f, SPLIT);
-    ask_n(f, "alpha", P_SILENT, D_WELL, 1, &s, 1);
+    apply(f, SPLIT_2X2);
+    for (int i = 0; i < 6; i++) {
+        s = (struct seen){0};
+        ask_n(f, "alpha", P_WELL, D_WELL, 1, &s, 1);
+        UNTIL(f, s.finishes);
+        assert_int_equal(s.tokens, 1);
+        assert_int_equal(strncmp(s.instance, "one/prefill", 11), 0);
+    }
+    assert_int_equal((int)counted(f, M_HANDOFF_TIME), 0);
+    /* an engine that ends under it: another one has it, with nothing done twice */
+    unlink_died(f);
+    s = (struct seen){0};
+    ask_n(f, "alpha", P_WELL, D_DIES_AFTER_TOKEN, 1, &s, 1);
     UNTIL(f, s.finishes);
     assert_int_equal(s.tokens, 1);
-    assert_int_equal((int)counted(f, M_HANDOFF_TIME), 0);
+    assert_int_equal(s.out_of_order, 0);
+    for (int i = 0; i < 2; i++)
+        fleet_order(f->f, i ? "one/prefill:2" : "one/prefill", FLEET_ORDER_STOP, "u", "",
+                    "", &e);
+    s = (struct seen){0};
+    ask_n(f, "alpha", P_WELL, D_WELL, 1, &s, 1);
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.tokens, 1);
+    assert_int_equal(strncmp(s.instance, "one/decode", 10), 0);
+    UNTIL(f, router_live(f->r) == 0);
+    at_rest(f);
 }
 
 /* The client sees a pause only; an instance beside has no part in it. */
@@ -299,10 +338,8 @@ static void whatever(struct fix *f, int p, int d)
 {
     int other = status(f, "two").pid;
     struct seen s[4] = {{0}}, echo = {0};
-    char died[128];
 
-    snprintf(died, sizeof(died), "%s/pool.died", f->dir);
-    unlink(died);
+    unlink_died(f);
     for (int i = 0; i < 4; i++)
         ask(f, p, d, &s[i]);
     ask_n(f, "beta", 1, 1, 2, &echo, 1);
@@ -422,6 +459,48 @@ static void one_pool_is_enough(void **state)
     assert_int_equal(fleet_order(f->f, "one/prefill", FLEET_ORDER_STOP, "u", "", "", &e),
                      0);
     assert_int_equal(router_ready(f->r, &e), 0); /* two is */
+}
+
+static int degraded(struct fix *f, const char *words)
+{
+    struct err why[8];
+    int n = router_degraded(f->r, why, 8);
+
+    for (int i = 0; i < n; i++)
+        assert_non_null(strstr(why[i].msg, words));
+    return n;
+}
+
+/* Half of a new instance is not ready; of one that was whole it is, and told. */
+static void ready_with_both_pools(void **state)
+{
+    struct fix *f = *state;
+    struct err e;
+    char path[128];
+
+    snprintf(path, sizeof(path), "%s/pool.late", f->dir);
+    close(open(path, O_CREAT | O_WRONLY, 0600)); /* prefill engines wait for its end */
+    only_one(f, SPLIT_2X2);
+    UNTIL(f, status(f, "one/decode").state == INSTANCE_READY &&
+                 status(f, "one/decode:2").state == INSTANCE_READY);
+    assert_int_equal(router_ready(f->r, &e), -1);
+    assert_int_equal(e.code, ERR_UNAVAIL);
+    assert_true(metric_get(f->page, M_READY, 0) == 0);
+    assert_int_equal(degraded(f, "one/prefill: "), 1);
+    unlink(path);
+    UNTIL(f, f->done);
+    assert_int_equal(router_ready(f->r, &e), 0);
+    assert_true(metric_get(f->page, M_READY, 0) == 1);
+    assert_int_equal(degraded(f, ""), 0);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    kill(status(f, "one/prefill").pid, SIGKILL);
+    UNTIL(f, status(f, "one/prefill").state != INSTANCE_READY);
+    assert_int_equal(degraded(f, ""), 0); /* the pool has another */
+    kill(status(f, "one/prefill:2").pid, SIGKILL);
+    UNTIL(f, degraded(f, "one/prefill: ") == 1);
+    assert_int_equal(router_ready(f->r, &e), 0);
+    unlink(path);
+    UNTIL(f, degraded(f, "") == 0);
 }
 
 /* A running answer stays with the decode engine when the prefill engine is gone, and a
@@ -548,7 +627,7 @@ static void the_last_minute(void **state)
 static const struct CMUnitTest tests[] = {
     T(prompt_here_answer_there),
     T(choices_each_on_their_own),
-    T(one_token_is_no_handoff),
+    T(one_token_is_the_prefill_engines),
     T2(p_dies_at_add),
     T2(p_dies_before_its_token),
     T2(p_dies_after_its_token),
@@ -564,6 +643,7 @@ static const struct CMUnitTest tests[] = {
     T(the_helper_may_end_it),
     T(cancel_reaches_both),
     T(one_pool_is_enough),
+    T(ready_with_both_pools),
     T(engines_come_and_go),
     T(modes_change_under_load),
     T(random_cancels),

@@ -221,6 +221,34 @@ static void refused_unread_is_of_the_only_instance(void **state)
 
 /* ---- windows ---- */
 
+/* Engines of one instance are one row, with the instance's targets. */
+static void engines_count_for_their_instance(void **state)
+{
+    static const char *const engines[] = {"a/decode", "a/prefill:2", "a", "a:3"};
+    int64_t ttft, tpot, now = T0;
+    json_t *all;
+
+    (void)state;
+    conf_of("models:\n  m: {path: /m.gguf}\n"
+            "instances:\n"
+            "  a: {model: m, mode: split, slo: {ttft_ms: 100}, decode: {engines: 2}}\n");
+    for (size_t i = 0; i < 4; i++) {
+        struct slo_sample x = done((i + 1) * 30 * MS, 1, 2);
+        x.instance = engines[i];
+        record(x, now);
+        slo_targets(slo, engines[i], "", &ttft, &tpot);
+        assert_true(ttft == 100 * MS && tpot == 0);
+    }
+    struct slo_sample refused = {.instance = "", .slo_class = "", .end = SLO_REFUSED};
+    record(refused, now); /* of the only instance, whatever engines it has */
+    json_t *row = look(now, 300, "a", "", &all);
+    assert_non_null(row);
+    assert_int_equal(json_array_size(all), 1);
+    assert_true(num(row, "met") == 3 && num(row, "late") == 1 &&
+                num(row, "refused") == 1);
+    json_decref(all);
+}
+
 static void windows_roll(void **state)
 {
     int64_t now = T0;
@@ -581,6 +609,7 @@ static const struct CMUnitTest tests[] = {
     SLO(refused_and_aborted_are_missed_cancels_apart),
     SLO(classes_have_targets_of_their_own),
     SLO(a_new_target_holds_from_then_on),
+    SLO(engines_count_for_their_instance),
     SLO(windows_roll),
     SLO(a_young_window_spans_its_age),
     SLO(percentiles_are_near_the_exact_ones),
