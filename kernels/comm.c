@@ -318,10 +318,14 @@ int comm_wait(struct comm *c, struct gate *g, uint32_t value, int member, struct
 void comm_count_read(struct comm *c, int member, size_t n, int64_t at_us)
 {
     const struct comm_link *l = c->links ? &c->links[member] : NULL;
+    struct comm_pair *pair =
+        c->cfg.pairs ? &c->cfg.pairs[c->g->g.ranks[member]][c->kind] : NULL;
 
     if (member == c->me || !n)
         return;
     c->read_bytes += n;
+    if (pair)
+        atomic_fetch_add_explicit(&pair->bytes, n, memory_order_relaxed);
     if (c->g->g.host[member] != c->g->g.host[c->me])
         c->cut_bytes += n;
     if (!l || l->bytes_per_s <= 0)
@@ -330,6 +334,8 @@ void comm_count_read(struct comm *c, int member, size_t n, int64_t at_us)
     int64_t us = (int64_t)(1e6 * (l->alpha_s + (double)n / l->bytes_per_s));
     c->busy_us += us;
     c->link_us += us;
+    if (pair)
+        atomic_fetch_add_explicit(&pair->link_us, us, memory_order_relaxed);
 }
 
 void comm_read(struct comm *c, int member, void *to, const void *from, size_t n,

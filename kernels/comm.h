@@ -76,6 +76,12 @@ void comm_fabric_free(struct comm_fabric *f);
 /* Why the fabric ended; 0 while it is alive. Any thread. */
 int comm_fabric_error(const struct comm_fabric *f, struct err *e);
 
+/* What a rank has read of another by calls of one kind; the reader's thread adds, any
+ * thread reads. link_us: that the emulated link was taken. */
+struct comm_pair {
+    _Atomic uint64_t bytes;
+    _Atomic int64_t link_us;
+};
 /* A path between two members, for emulation. */
 struct comm_link {
     double alpha_s, bytes_per_s; /* bytes_per_s 0 = not emulated */
@@ -85,6 +91,9 @@ struct comm_cfg {
     int64_t timeout_us;            /* of one wait; 0 = 30 s */
     bool spin;                     /* a core for each rank */
     const struct comm_link *links; /* [n members] from each to me, copied; NULL = none */
+    /* [ranks of the fabric], by whom I read from; borrowed, several groups may add to the
+     * same; NULL = nobody asks */
+    struct comm_pair (*pairs)[COMM_CALL_COUNT];
 };
 /* Join group `group` of the fabric. */
 int comm_join(struct comm_fabric *f, int group, const struct comm_cfg *cfg,

@@ -5,6 +5,7 @@
 #ifndef TOPO_PATH_H
 #define TOPO_PATH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct err;
@@ -53,6 +54,16 @@ int paths_measure(struct paths *p, const struct graph_pair *m, int n);
 int paths_measured(const struct paths *p);
 /* Between two devices or NICs by node id. */
 const struct path *paths_get(const struct paths *p, int a, int b);
+/* The links on the way from a to b, each once. share: part of what goes there that takes
+ * it (switches side by side share it by their width). Returns the count; 0: there is no
+ * way, or it has more than max. */
+enum { PATH_LINKS_MAX = 128 };
+struct path_link {
+    int link;          /* index in the graph */
+    bool back;         /* it is taken from the link's b to its a */
+    double share, bps; /* bps: of the link, measured where it was */
+};
+int paths_links(const struct paths *p, int a, int b, struct path_link *ret, int max);
 /* Of a group of n devices in ring order: the worst neighbour pair (ring) or pair (all).
  */
 void paths_ring(const struct paths *p, const int *dev, int n, struct path *ret);

@@ -198,6 +198,7 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
         .emulate = cfg->emulate,
         .experts = cfg->experts,
         .trace = cfg->trace,
+        .pairs = cfg->ranks,
     };
     if (ranks_new(m, &rc, on_progress, &p, &l->x, e) < 0)
         return -1;

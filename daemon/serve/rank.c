@@ -1,6 +1,7 @@
 /* daemon/serve/rank.c - open a rank's part, run its share of a step. */
 #include "daemon/serve/rank.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -10,22 +11,39 @@
 #include "daemon/serve/forward_expert.h"
 #include "daemon/serve/links.h"
 #include "daemon/serve/model.h"
+#include "daemon/serve/rankpage.h"
 #include "daemon/serve/routes.h"
 #include "daemon/serve/step.h"
 #include "daemon/serve/tracepage.h"
 
-static int join(struct rank *r, enum mesh_dim d)
+/* Tests: "RANK FACTOR" makes all that is read of a rank come so much slower. */
+static struct comm_link slowed(const struct comm_link *l, int from)
+{
+    const char *said = fault_setting("LLMRACK_LINK_SLOW");
+    struct comm_link is = *l;
+    double factor;
+    int rank;
+
+    if (said && sscanf(said, "%d %lf", &rank, &factor) == 2 && rank == from)
+        is.bytes_per_s /= factor;
+    return is;
+}
+
+static int join(struct rank *r, enum mesh_dim d,
+                struct comm_pair (*pairs)[COMM_CALL_COUNT])
 {
     int group = r->mesh->ranks[r->index].group[d];
     struct comm_link in[COMM_MAX_RANKS];
     struct comm_cfg c = {.rank = r->index,
                          .timeout_us = r->cfg.comm_timeout_us,
-                         .spin = r->cfg.backend.spin};
+                         .spin = r->cfg.backend.spin,
+                         .pairs = pairs};
 
     if (group >= 0 && r->links) {
         const struct comm_group *g = &r->mesh->groups[group];
         for (int i = 0; i < g->n; i++)
-            in[i] = r->links->path[g->ranks[i] * r->links->n + r->index];
+            in[i] = slowed(&r->links->path[g->ranks[i] * r->links->n + r->index],
+                           g->ranks[i]);
         c.links = in;
     }
     return group < 0 ? 0 : comm_join(r->fabric, group, &c, &r->comm[d], &r->why);
@@ -66,9 +84,11 @@ static int open_parts(struct rank *r, struct model *m, forward_progress_fn progr
                       void *arg)
 {
     struct forward_cfg *f = &r->cfg.forward;
+    struct comm_pair(*pairs)[COMM_CALL_COUNT] =
+        r->cfg.pairs ? rankpage_pairs(r->cfg.pairs, r->index) : NULL;
 
     for (int d = 0; d < MESH_DIM_COUNT; d++)
-        if (join(r, (enum mesh_dim)d) < 0)
+        if (join(r, (enum mesh_dim)d, pairs) < 0)
             return -1;
     f->part = part_of(r);
     if (f->part.experts.count_pairs && r->cfg.experts &&

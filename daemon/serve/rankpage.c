@@ -15,6 +15,7 @@ enum {
 struct rankpage {
     _Atomic int64_t n, since_us, now_us;
     _Atomic int64_t cell[COMM_MAX_RANKS][CELLS];
+    struct comm_pair pair[COMM_MAX_RANKS][COMM_MAX_RANKS][COMM_CALL_COUNT]; /* [reader] */
 };
 
 #define WHAT "the page of the ranks"
@@ -126,6 +127,37 @@ void rankpage_tell(struct rankpage *p, int n_ranks, int64_t since_us, int64_t no
     atomic_store(&p->since_us, since_us);
     atomic_store(&p->now_us, now_us);
     atomic_store(&p->n, n_ranks);
+}
+
+struct comm_pair (*rankpage_pairs(struct rankpage *p, int rank))[COMM_CALL_COUNT]
+{
+    struct rank_read is[COMM_CALL_COUNT];
+
+    for (int i = 0; i < COMM_MAX_RANKS; i++) {
+        if (!rankpage_read_of(p, rank, i,
+                              is)) /* reading makes no memory, writing would */
+            continue;
+        for (int k = 0; k < COMM_CALL_COUNT; k++) {
+            atomic_store_explicit(&p->pair[rank][i][k].bytes, 0, memory_order_relaxed);
+            atomic_store_explicit(&p->pair[rank][i][k].link_us, 0, memory_order_relaxed);
+        }
+    }
+    return p->pair[rank];
+}
+
+bool rankpage_read_of(const struct rankpage *p, int rank, int from,
+                      struct rank_read ret[COMM_CALL_COUNT])
+{
+    bool any = false;
+
+    for (int k = 0; k < COMM_CALL_COUNT; k++) {
+        const struct comm_pair *c = &p->pair[rank][from][k];
+
+        ret[k].bytes = atomic_load_explicit(&c->bytes, memory_order_relaxed);
+        ret[k].link_us = atomic_load_explicit(&c->link_us, memory_order_relaxed);
+        any |= ret[k].bytes != 0;
+    }
+    return any;
 }
 
 void rankpage_clear(struct rankpage *p) { atomic_store(&p->n, 0); }

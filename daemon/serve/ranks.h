@@ -25,6 +25,7 @@ struct executor;
 struct expertpage;
 struct model;
 struct rank_links;
+struct rankpage;
 struct routes;
 struct routes_dims;
 struct tracepage;
@@ -44,6 +45,7 @@ struct ranks_cfg {
     const struct rank_links *links; /* such a table itself (links.h), copied; or NULL */
     struct expertpage *experts;     /* borrowed; told after each step; NULL = nobody is */
     struct tracepage *trace;        /* borrowed; NULL */
+    struct rankpage *pairs;         /* what ranks read of each other; borrowed; NULL */
 };
 
 /* Loads the weights in the rank threads and returns when all are ready; the model may be

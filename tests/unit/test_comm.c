@@ -31,6 +31,7 @@ struct rank {
     struct err e;
     pthread_t thread;
     struct comm_count counts[COMM_CALL_COUNT];
+    struct comm_pair pairs[MAX_P][COMM_CALL_COUNT];
     int64_t arg;
 };
 
@@ -55,15 +56,36 @@ static int rank_open(struct rank *r)
     return comm_join(r->f, r->group, &r->cfg, &r->c, &r->e);
 }
 
+/* By pairs it is the same as by calls, and nothing is read of oneself. */
+static bool pairs_add_up(const struct rank *r)
+{
+    for (int k = 0; k < COMM_CALL_COUNT; k++) {
+        uint64_t bytes = 0;
+        int64_t us = 0;
+
+        for (int i = 0; i < MAX_P; i++) {
+            bytes += r->pairs[i][k].bytes;
+            us += r->pairs[i][k].link_us;
+        }
+        if (bytes != r->counts[k].bytes || us != r->counts[k].link_us ||
+            r->pairs[r->me][k].bytes)
+            return false;
+    }
+    return true;
+}
+
 static void *rank_main(void *arg)
 {
     struct rank *r = arg;
 
+    r->cfg.pairs = r->pairs;
     r->rc = rank_open(r);
     if (r->rc == 0)
         r->rc = r->fn(r, &r->e);
     if (r->c)
         comm_counts(r->c, r->counts);
+    if (r->rc == 0 && !pairs_add_up(r))
+        r->rc = err_set(&r->e, ERR_INTERNAL, "by pairs it is not what was read");
     comm_leave(r->c);
     stream_free(r->s);
     backend_close(r->b);
@@ -592,7 +614,9 @@ static int do_mesh(struct rank *r, struct err *e)
     struct dbuf *d = buffer(r, own, sizeof(own));
     struct comm_at at = {d, 0};
     struct comm *col;
-    int rc = comm_join(r->f, 2 + r->me % 2, &r->cfg, &col, e);
+    struct comm_cfg cfg = r->cfg;
+    cfg.pairs = NULL; /* counts are of the first group */
+    int rc = comm_join(r->f, 2 + r->me % 2, &cfg, &col, e);
 
     for (int k = 0; k < 50 && rc == 0; k++) {
         if (stream_upload(r->s, d, 0, own, sizeof(own), e) < 0 ||

@@ -86,10 +86,41 @@ static void test_other_size(void **state)
     assert_int_equal(rankpage_map(-1, &p, &e), -1);
 }
 
+/* Collectives add where the daemon reads; a new engine begins again from zero. */
+static void test_pairs(void **state)
+{
+    struct comm_pair(*pairs)[COMM_CALL_COUNT];
+    struct rankpage *mine, *theirs;
+    struct rank_read got[COMM_CALL_COUNT];
+    struct err e = {0};
+    int fd = -1, last = COMM_MAX_RANKS - 1;
+
+    (void)state;
+    assert_int_equal(rankpage_new(&fd, &mine, &e), 0);
+    assert_int_equal(rankpage_map(fd, &theirs, &e), 0);
+    close(fd);
+    pairs = rankpage_pairs(theirs, last);
+    pairs[3][COMM_SEND].bytes += 40;
+    pairs[last - 1][COMM_BARRIER].bytes += 7;
+    pairs[last - 1][COMM_BARRIER].link_us += 9;
+    assert_true(rankpage_read_of(mine, last, 3, got));
+    assert_int_equal(got[COMM_SEND].bytes, 40);
+    assert_int_equal(got[COMM_RECV].bytes, 0);
+    assert_true(rankpage_read_of(mine, last, last - 1, got));
+    assert_true(got[COMM_BARRIER].bytes == 7 && got[COMM_BARRIER].link_us == 9);
+    assert_false(rankpage_read_of(mine, 3, last, got));
+    rankpage_pairs(theirs, last);
+    assert_false(rankpage_read_of(mine, last, 3, got));
+    assert_false(rankpage_read_of(mine, last, last - 1, got));
+    rankpage_free(mine);
+    rankpage_free(theirs);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_maps),
+        cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_other_size),
     };
 
