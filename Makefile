@@ -182,6 +182,8 @@ bench-plan: $(O)/tests/bench/bench_plan
 	$(Q)$< $(B)/bench-plan.json
 bench-experts: $(O)/tests/bench/bench_experts
 	$(Q)$< $(B)/bench-experts.json
+bench-moves: $(O)/tests/bench/bench_moves $(MODEL_SHAPE)
+	$(Q)$< $(MODEL_SHAPE) $(B)/bench-moves.json
 bench-interference: all $(MODEL_DEMO) $(VENV)/plot.ok
 	$(Q)$(VENV)/bin/python tests/bench/bench_interference.py $(MODEL_DEMO) $(B)/$@.json $(B)/$@.png
 $(VENV)/peer.ok: | $(VENV)/bin/python
@@ -237,12 +239,12 @@ help:
 	@echo 'make check-san  the same under sanitizers      check-long: long fuzz and simulation'
 	@echo 'make crash-test kills the daemon 200 times and looks whether anything is lost'
 	@echo 'make bench      speed table and build/bench.json      bench-peer: beside llama.cpp'
-	@echo 'make bench-parallel   bytes, overlap, bubble and speed over 1 to 8 ranks'
+	@echo 'make bench-parallel   bytes, overlap, bubble and speed over 1 to 8 ranks      bench-moves: steps while experts move'
 	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  clean'
 	@echo 'make install    DESTDIR= PREFIX=/usr/local      deb: build/llmrack_$(VERSION)_*.deb'
 
 .PHONY: all man deb run demo demo-moe check crash-test check-san san-run san-run-thread check-long soak fuzz fuzz-build bench \
-	bench-peer bench-parallel bench-plan bench-experts bench-interference format format-check layers lint install clean help
+	bench-peer bench-parallel bench-plan bench-experts bench-moves bench-interference format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)
