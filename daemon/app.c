@@ -270,7 +270,9 @@ static int start_fleet(struct app *a, struct err *e)
     a->chores.router = a->router;
     c.router = a->router;
     c.page = a->page;
-    c.experts = a->experts = experts_new(a->store, a->page);
+    if (experts_new(a->loop, a->store, a->page, &a->experts, e) < 0)
+        return -1;
+    c.experts = a->experts;
     if (fleet_new(&c, &a->fleet, e) < 0)
         return -1;
     a->apply = (struct apply){.fleet = a->fleet,
@@ -556,14 +558,14 @@ static void stop_engines(struct app *a)
 {
     struct err e;
 
-    if (!a->fleet)
-        return;
-    fleet_stop(a->fleet);
-    while (!fleet_stopped(a->fleet) && loop_once(a->loop, -1, &e) == 0)
+    if (a->fleet)
+        fleet_stop(a->fleet);
+    while (a->fleet && !fleet_stopped(a->fleet) && loop_once(a->loop, -1, &e) == 0)
         continue;
     fleet_free(a->fleet);
     experts_free(a->experts);
     a->fleet = NULL;
+    a->experts = NULL;
 }
 
 void app_free(struct app *a, int code)

@@ -1,14 +1,13 @@
 /* daemon/api/experts.c - experts of the instances: what each takes, where its copies
  * stand, what was moved; and what operators order.
  *
- * Figures are a copy of what the control thread knows. A plan is a dry run; apply is
- * answered with an operation that ends with the plan. */
+ * Figures are a copy of what the control thread knows. A plan is a dry run, made here;
+ * apply is answered with an operation that makes a plan and ends with it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "daemon/api/conn.h"
 #include "daemon/api/handler.h"
@@ -423,55 +422,54 @@ void control_experts_plan(struct conn *c)
 struct applying {
     struct experts *x;
     char instance[64];
-    uint64_t plan;
+    uint64_t order;
 };
 
-static enum operation_state poll_plan(void *arg, char message[512])
+static enum operation_state poll_order(void *arg, char message[512])
 {
     const struct applying *a = arg;
     struct experts_progress p;
     struct err e;
 
-    if (!a->plan) {
-        snprintf(message, 512, "nothing to move");
-        return OPERATION_DONE;
-    }
-    if (experts_progress(a->x, a->instance, a->plan, &p, &e) < 0) {
+    if (experts_progress(a->x, a->instance, a->order, &p, &e) < 0) {
         snprintf(message, 512, "%.500s", e.msg);
         return OPERATION_FAILED;
     }
-    snprintf(message, 512, "plan %llu: %d of %d moves done%s%.200s",
-             (unsigned long long)a->plan, p.n_done, p.n_move, p.why[0] ? "; " : "",
-             p.why);
+    if (p.plan)
+        snprintf(message, 512, "plan %llu: %d of %d moves done%s%.200s",
+                 (unsigned long long)p.plan, p.n_done, p.n_move, p.why[0] ? "; " : "",
+                 p.why);
+    else
+        snprintf(message, 512, "%.200s",
+                 p.why[0] ? p.why
+                 : p.over ? "nothing to move"
+                          : "the plan is being made");
     return !p.over ? OPERATION_RUNNING : p.whole ? OPERATION_DONE : OPERATION_FAILED;
 }
 
 void control_experts_apply(struct conn *c)
 {
-    struct operation_watch w = {poll_plan, free, NULL, APPLY_S * (int64_t)1000000};
+    struct operation_watch w = {poll_order, free, NULL, APPLY_S * (int64_t)1000000};
     const struct experts_who who = {c->who.actor, c->who.origin};
     struct applying *on;
-    uint64_t plan = 0;
-    char members[40];
+    uint64_t order = 0;
     struct ask a;
     struct err e;
 
     if (read_ask(c, "instance method", &a) < 0)
         return;
     if (operation_room(news_operations(c->h->news), &e) < 0 ||
-        experts_apply(c->h->cfg.experts, a.instance, a.method, &who,
-                      clock_now_us(clock_real()), &plan, &e) < 0) {
+        experts_apply(c->h->cfg.experts, a.instance, a.method, &who, &order, &e) < 0) {
         conn_answer_err(c, &e);
         json_decref(a.root);
         return;
     }
     w.arg = on = xcalloc(1, sizeof(*on));
     on->x = c->h->cfg.experts;
-    on->plan = plan;
+    on->order = order;
     memcpy(on->instance, a.instance, sizeof(on->instance));
-    snprintf(members, sizeof(members), "\"plan\":%llu", (unsigned long long)plan);
     json_decref(a.root);
-    news_start(c->h->news, c, "experts.apply", on->instance, &w, members);
+    news_start(c->h->news, c, "experts.apply", on->instance, &w, "");
 }
 
 static void freeze(struct conn *c, bool on)

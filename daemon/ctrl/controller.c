@@ -287,7 +287,7 @@ int controller_decide(struct controller *c, const struct controller_series *s,
     if (l->policy == CONTROLLER_OFF || l->frozen)
         return 0;
     c->act.advice = l->policy == CONTROLLER_ADVISE;
-    if (!c->hand && look_at_copies(c, d, l, now_us, e) < 0)
+    if (!c->hand && !c->held && look_at_copies(c, d, l, now_us, e) < 0)
         return -1;
     if (l->share_every_us > 0 && c->seen_us >= (double)l->share_every_us &&
         (c->shared_us == INT64_MIN || now_us - c->shared_us >= l->share_every_us)) {
@@ -357,26 +357,6 @@ static int propose(struct controller *c, const struct routes *r,
                                      : from_nothing(c, d, l, m, e);
 }
 
-int controller_replan(struct controller *c, const struct routes *r,
-                      const struct controller_devices *d,
-                      const struct controller_limits *l, enum controller_method m,
-                      int64_t now_us, const struct controller_actions **ret,
-                      struct err *e)
-{
-    controller_clear(c);
-    *ret = &c->act;
-    if (c->hand)
-        return err_set(e, ERR_CONFLICT, "plan %llu is in hand",
-                       (unsigned long long)c->hand);
-    if (l->frozen)
-        return err_set(e, ERR_CONFLICT, "the experts are frozen");
-    if (propose(c, r, d, l, m, e) < 0)
-        return -1;
-    take_up(c, true, now_us);
-    c->asked = c->act.n_move > 0;
-    return 0;
-}
-
 int controller_preview(struct controller *c, const struct routes *r,
                        const struct controller_devices *d,
                        const struct controller_limits *l, enum controller_method m,
@@ -388,6 +368,49 @@ int controller_preview(struct controller *c, const struct routes *r,
     c->act.advice = true;
     return 0;
 }
+
+struct controller *controller_copy(const struct controller *c)
+{
+    struct controller *n = controller_new(c->n_layer, c->n_expert, c->n_rank, c->n_slot);
+    size_t bytes = (size_t)c->n_layer * (size_t)c->n_expert * sizeof(double);
+
+    memcpy(n->regime, c->regime, bytes);
+    memcpy(n->slow, c->slow, bytes);
+    memcpy(n->layer, c->layer, (size_t)c->n_layer * sizeof(*c->layer));
+    n->seen_us = c->seen_us;
+    n->between_us = c->between_us;
+    n->step_us = c->step_us;
+    return n;
+}
+
+int controller_adopt(struct controller *c, struct controller *copy,
+                     const struct controller_limits *l, int64_t now_us,
+                     const struct controller_actions **ret, struct err *e)
+{
+    controller_clear(c);
+    *ret = &c->act;
+    if (c->hand)
+        return err_set(e, ERR_CONFLICT, "plan %llu is in hand",
+                       (unsigned long long)c->hand);
+    if (l->frozen)
+        return err_set(e, ERR_CONFLICT, "the experts are frozen");
+    c->moves = copy->moves;
+    copy->moves = (struct expert_moves){0};
+    memcpy(c->map, copy->map, map_size(c) * sizeof(*c->map));
+    memcpy(c->said, copy->said, (size_t)c->n_layer * sizeof(*c->said));
+    c->act = copy->act;
+    c->act.advice = false;
+    c->act.share = c->share;
+    c->act.layer = c->said;
+    c->act.outcome = c->outcome;
+    c->act.move = c->moves.move;
+    controller_clear(copy);
+    take_up(c, true, now_us);
+    c->asked = c->act.n_move > 0;
+    return 0;
+}
+
+void controller_hold(struct controller *c, bool on) { c->held = on; }
 
 void controller_over(struct controller *c, uint64_t plan, bool whole, int64_t now_us)
 {

@@ -130,18 +130,23 @@ int controller_decide(struct controller *c, const struct controller_series *s,
                       const struct controller_limits *l, int64_t now_us,
                       const struct controller_actions **ret, struct err *e);
 /* A plan by the loads as known, now, whatever the dwell time and hysteresis, and unless
- * it is an increment the benefit and the budget (an operator's wish; auto, advise or off;
- * not when frozen). */
-int controller_replan(struct controller *c, const struct routes *r,
-                      const struct controller_devices *d,
-                      const struct controller_limits *l, enum controller_method m,
-                      int64_t now_us, const struct controller_actions **ret,
-                      struct err *e);
-/* What a replan would do: a dry run, also when frozen or with a plan in hand. */
+ * it is an increment the benefit and the budget (an operator's wish; auto, advise or
+ * off): a dry run, also when frozen or with a plan in hand. One from nothing may take
+ * long; it may be made on a copy, by another thread. */
 int controller_preview(struct controller *c, const struct routes *r,
                        const struct controller_devices *d,
                        const struct controller_limits *l, enum controller_method m,
                        const struct controller_actions **ret, struct err *e);
+/* What a preview goes by. The caller frees it. */
+struct controller *controller_copy(const struct controller *c);
+/* The plan that was previewed on a copy is to be carried out: it is in hand now, if it
+ * has moves. The copy gives it away. CONFLICT when frozen or with another plan in hand.
+ * The routes must not have changed since: between the copy and this, hold. */
+int controller_adopt(struct controller *c, struct controller *copy,
+                     const struct controller_limits *l, int64_t now_us,
+                     const struct controller_actions **ret, struct err *e);
+/* While it is held it begins no plan of its own. */
+void controller_hold(struct controller *c, bool on);
 /* The plan is over: whole, or called back or failed (then its layers are looked at anew
  * after a dwell time). Until then no other is made. */
 void controller_over(struct controller *c, uint64_t plan, bool whole, int64_t now_us);

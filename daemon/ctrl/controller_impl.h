@@ -36,6 +36,7 @@ struct controller {
     uint64_t last_plan, hand;
     int64_t hand_us;
     bool asked;       /* by an operator: whatever the policy */
+    bool held;        /* no plan of its own */
     uint8_t *hand_to; /* [n_rank]: the plan in hand writes to it */
     /* the answer */
     struct controller_actions act;

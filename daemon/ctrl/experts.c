@@ -14,9 +14,11 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/ctrl/experts_int.h"
+#include "daemon/ctrl/side.h"
 #include "daemon/serve/links.h"
 #include "daemon/serve/wire.h"
 #include "daemon/serve/wire_experts.h"
+#include "kernels/comm.h"
 #include "state/store.h"
 
 enum { PACE_NEWS = 8 /* a change by less than this part is not worth an order */ };
@@ -25,22 +27,27 @@ static const int64_t S = 1000000;
 static const double FIRST_BPS = 300e6, RISK_US = 2000, SHARE_GAIN = 0.03,
                     NO_OBJECTIVE_US = 1e6;
 
-struct experts *experts_new(struct store *store, struct metric_page *page)
+int experts_new(struct loop *loop, struct store *store, struct metric_page *page,
+                struct experts **ret, struct err *e)
 {
     struct experts *x = xcalloc(1, sizeof(*x));
-    struct err e;
 
     pthread_mutex_init(&x->lock, NULL);
     list_init(&x->sets);
     x->store = store;
     x->page = page;
+    if (side_new(loop, &x->side, e) < 0) {
+        experts_free(x);
+        return -1;
+    }
     if (store)
-        x->n_frozen = freeze_list(store, x->frozen, CONF_MAX_NAMES, &e);
+        x->n_frozen = freeze_list(store, x->frozen, CONF_MAX_NAMES, e);
     if (x->n_frozen < 0) {
-        log_error("whose experts are frozen is not known: %s", e.msg);
+        log_error("whose experts are frozen is not known: %s", e->msg);
         x->n_frozen = 0;
     }
-    return x;
+    *ret = x;
+    return 0;
 }
 
 static void free_counts(struct experts_counts *c)
@@ -69,7 +76,6 @@ static void free_set(struct expert_set *s)
     free_counts(&s->seen);
     free_counts(&s->fresh);
     free(s->move);
-    free(s->with);
     free(s->host);
     free(s->out);
     free(s);
@@ -79,6 +85,7 @@ void experts_free(struct experts *x)
 {
     if (!x)
         return;
+    side_free(x->side);
     list_for_safe(it, tmp, &x->sets)
     {
         list_del(it);
@@ -216,7 +223,7 @@ void experts_ready(struct experts *x, const struct experts_engine *e,
 
     experts_gone(x, e->arg);
     if (r->expert_layers < 1 || r->expert_layers > WIRE_EXPERT_LAYERS || r->experts < 1 ||
-        r->expert_ranks < 2 || r->expert_slots < 1)
+        r->expert_ranks < 2 || r->expert_ranks > COMM_MAX_RANKS || r->expert_slots < 1)
         return;
     s = xcalloc(1, sizeof(*s));
     if (routes_new(&d, r->expert_layers, &s->now, &why) < 0 ||
@@ -227,6 +234,7 @@ void experts_ready(struct experts *x, const struct experts_engine *e,
         return;
     }
     s->x = x;
+    s->born = ++x->engines;
     s->e = *e;
     snprintf(s->instance, sizeof(s->instance), "%s", e->instance);
     s->e.instance = s->instance;
@@ -331,33 +339,19 @@ static void pace(struct expert_set *s)
         s->paced = want;
 }
 
-/* The devices as plans see them; the set's, until the next call. */
+/* The devices as plans see them now; the set's, until the next call. */
 static const struct controller_devices *devices_of(struct expert_set *s)
 {
-    if (s->e.out)
-        s->e.out(s->e.arg, s->now->d.n_rank, s->out);
-    s->devices =
-        (struct controller_devices){.out = s->out, .expert_bytes = s->expert_bytes};
-    s->devices.host = s->host;
-    return &s->devices;
-}
+    int n = s->now->d.n_rank;
+    uint8_t out[COMM_MAX_RANKS] = {0};
 
-/* The same with which experts are chosen together, for plans from nothing. */
-static const struct controller_devices *devices_asked(struct expert_set *s,
-                                                      enum controller_method m)
-{
-    size_t one = (size_t)s->now->d.n_expert * (size_t)s->now->d.n_expert;
-    bool known = s->affinity > 0 && m == CONTROLLER_PLANNER && s->e.pairs && s->host;
-
-    devices_of(s);
-    if (known && !s->with)
-        s->with = xcalloc((size_t)s->now->n_layer * one, sizeof(*s->with));
-    for (int l = 0; known && l < s->now->n_layer; l++)
-        known = s->e.pairs(s->e.arg, l, s->now->d.n_expert, s->with + (size_t)l * one);
-    if (known) {
-        s->devices.with = s->with;
-        s->devices.affinity = s->affinity;
-    }
+    if (s->e.out && n <= COMM_MAX_RANKS)
+        s->e.out(s->e.arg, n, out);
+    pthread_mutex_lock(&s->x->lock); /* orders are planned by them, on other threads */
+    memcpy(s->out, out, (size_t)n);
+    s->devices = (struct controller_devices){
+        .out = s->out, .host = s->host, .expert_bytes = s->expert_bytes};
+    pthread_mutex_unlock(&s->x->lock);
     return &s->devices;
 }
 
@@ -397,7 +391,9 @@ static void tick_set(struct expert_set *s, int64_t now_us)
         series.tokens[p] = s->fresh.tokens[p];
         series.service_us[p] = s->fresh.service_us[p];
     }
+    pthread_mutex_lock(&s->x->lock);
     s->l.slack_us = slack_us(s);
+    pthread_mutex_unlock(&s->x->lock);
     pace(s);
     pthread_mutex_lock(&s->x->lock); /* loads are shown */
     int rc = controller_decide(s->c, &series, s->now, d, &s->l, now_us, &a, &e);
@@ -411,143 +407,6 @@ static void tick_set(struct expert_set *s, int64_t now_us)
 
 void experts_tick(struct experts *x, int64_t now_us)
 {
+    x->now_us = now_us;
     list_for(it, &x->sets) tick_set(list_entry(it, struct expert_set, link), now_us);
-}
-
-/* ---- an operator ---- */
-
-static int none(struct experts *x, const char *instance, struct expert_set **ret,
-                struct err *e)
-{
-    *ret = experts_find(x, instance);
-    if (*ret)
-        return 0;
-    return err_set(
-        e, ERR_NOTFOUND,
-        "instance '%s' has no experts that can move: a mixture of experts with "
-        "experts.spare and layout.ep, and ready, would be right",
-        instance);
-}
-
-int experts_apply(struct experts *x, const char *instance, enum controller_method m,
-                  const struct experts_who *who, int64_t now_us, uint64_t *ret_plan,
-                  struct err *e)
-{
-    const struct controller_actions *a;
-    const struct controller_devices *d;
-    struct experts_event ev;
-    struct expert_set *s;
-
-    if (none(x, instance, &s, e) < 0)
-        return -1;
-    if (s->l.frozen)
-        return err_set(e, ERR_CONFLICT, "the experts of '%s' are frozen", instance);
-    if (s->plan)
-        return err_set(e, ERR_CONFLICT, "plan %llu is under way",
-                       (unsigned long long)s->plan);
-    d = devices_asked(s, m);
-    pthread_mutex_lock(&x->lock);
-    int rc = controller_replan(s->c, s->now, d, &s->l, m, now_us, &a, e);
-    pthread_mutex_unlock(&x->lock);
-    if (rc < 0)
-        return -1;
-    ev = experts_event("apply", a->plan);
-    ev.bytes = a->bytes;
-    snprintf(ev.text, sizeof(ev.text), "%d slots, %.180s", a->n_move, a->why);
-    experts_note(s, &ev, "ok", who);
-    *ret_plan = a->plan;
-    experts_act(s, a, true, now_us);
-    return 0;
-}
-
-int experts_propose(struct experts *x, const char *instance, enum controller_method m,
-                    struct experts_proposal *ret, struct err *e)
-{
-    const struct controller_actions *a;
-    const struct controller_devices *d;
-    struct expert_set *s;
-
-    if (none(x, instance, &s, e) < 0)
-        return -1;
-    d = devices_asked(s, m);
-    pthread_mutex_lock(&x->lock);
-    int rc = controller_preview(s->c, s->now, d, &s->l, m, &a, e);
-    pthread_mutex_unlock(&x->lock);
-    if (rc < 0)
-        return -1;
-    *ret = (struct experts_proposal){.n_layer = a->n_layer,
-                                     .n_move = a->n_move,
-                                     .bytes = a->bytes,
-                                     .apart_before = a->apart_before,
-                                     .apart_after = a->apart_after};
-    snprintf(ret->why, sizeof(ret->why), "%s", a->why);
-    ret->layer = xcalloc((size_t)a->n_layer + 1, sizeof(*ret->layer));
-    ret->move = xcalloc((size_t)a->n_move + 1, sizeof(*ret->move));
-    if (a->n_layer)
-        memcpy(ret->layer, a->layer, (size_t)a->n_layer * sizeof(*ret->layer));
-    if (a->n_move)
-        memcpy(ret->move, a->move, (size_t)a->n_move * sizeof(*ret->move));
-    return 0;
-}
-
-void experts_proposal_done(struct experts_proposal *p)
-{
-    free(p->layer);
-    free(p->move);
-    *p = (struct experts_proposal){0};
-}
-
-int experts_progress(struct experts *x, const char *instance, uint64_t plan,
-                     struct experts_progress *ret, struct err *e)
-{
-    struct expert_set *s;
-
-    if (none(x, instance, &s, e) < 0)
-        return -1;
-    if (s->last.plan == plan) {
-        *ret = s->last.p;
-        return 0;
-    }
-    if (s->plan != plan)
-        return err_set(e, ERR_NOTFOUND, "plan %llu has ended, another was begun since",
-                       (unsigned long long)plan);
-    *ret = (struct experts_progress){.n_move = s->n_move};
-    for (int i = 0; i < s->n_move; i++)
-        ret->n_done += s->move[i].state == MOVE_DONE;
-    return 0;
-}
-
-static void set_frozen(struct experts *x, const char *instance, bool on)
-{
-    for (int i = 0; i < x->n_frozen; i++)
-        if (!strcmp(x->frozen[i], instance))
-            memcpy(x->frozen[i--], x->frozen[--x->n_frozen], sizeof(x->frozen[0]));
-    if (on && x->n_frozen < CONF_MAX_NAMES)
-        snprintf(x->frozen[x->n_frozen++], sizeof(x->frozen[0]), "%s", instance);
-}
-
-int experts_freeze(struct experts *x, const char *instance, bool on,
-                   const struct experts_who *who, const char *reason, struct err *e)
-{
-    struct experts_event ev = experts_event(on ? "freeze" : "thaw", 0);
-    struct expert_set *s;
-
-    if (none(x, instance, &s, e) < 0)
-        return -1;
-    if (s->l.frozen == on)
-        return err_set(e, ERR_CONFLICT, "the experts of '%s' are %s already", instance,
-                       on ? "frozen" : "thawed");
-    if (x->store && freeze_put(x->store, instance, on, who->actor, reason ? reason : "",
-                               clock_wall_ms(), e) < 0)
-        return -1;
-    pthread_mutex_lock(&x->lock);
-    set_frozen(x, instance, on);
-    s->l.frozen = on;
-    pthread_mutex_unlock(&x->lock);
-    if (on && s->plan)
-        experts_call_back(s, "frozen");
-    snprintf(ev.text, sizeof(ev.text), "by %.60s%s%.150s", who->actor,
-             reason && reason[0] ? ": " : "", reason ? reason : "");
-    experts_note(s, &ev, "ok", who);
-    return 0;
 }

@@ -6,7 +6,10 @@
  * is mirrored here, a new engine has it as loaded. A plan of which one move fails is
  * called back: what has flipped stays, what has not is given up.
  *
- * Control thread, but for experts_view and experts_list (any). */
+ * A plan that an operator orders is made on another thread from a copy of what is known,
+ * since one from nothing may take long; meanwhile no other is begun.
+ *
+ * Control thread, but for experts_propose, experts_view and experts_list (any). */
 #ifndef CTRL_EXPERTS_H
 #define CTRL_EXPERTS_H
 
@@ -19,6 +22,7 @@
 struct conf_instance;
 struct err;
 struct experts;
+struct loop;
 struct metric_page;
 struct store;
 struct wire_expert_orders;
@@ -47,14 +51,15 @@ struct experts_engine {
     bool (*send)(void *arg, const struct wire_expert_orders *o);
     bool (*read)(void *arg, int n_layer, int n_expert, struct experts_counts *ret);
     /* How often two experts of a layer were chosen for one row, [n_expert * n_expert];
-     * false: not counted. NULL allowed. */
+     * false: not counted. NULL allowed. Any thread, until experts_gone. */
     bool (*pairs)(void *arg, int layer, int n_expert, double *ret);
     /* Ranks of the expert group whose devices are cordoned or lost, as 1. NULL: none. */
     void (*out)(void *arg, int n_rank, uint8_t *ret);
     void *arg;
 };
 
-struct experts *experts_new(struct store *store, struct metric_page *page);
+int experts_new(struct loop *loop, struct store *store, struct metric_page *page,
+                struct experts **ret, struct err *e);
 void experts_free(struct experts *x); /* NULL allowed */
 
 /* An engine is ready; arg of e names it from now on. Nothing when none of its experts can
@@ -72,12 +77,12 @@ void experts_tick(struct experts *x, int64_t now_us);
 struct experts_who {
     const char *actor, *origin;
 };
-/* A plan by the loads as known, carried out now. *ret_plan: its number, 0 where there is
- * nothing to move. CONFLICT while frozen or with a plan in hand. */
+/* A plan by the loads as known is made beside the control thread and then carried out.
+ * *ret_order: its number, for experts_progress. CONFLICT while frozen, with a plan in
+ * hand, or while one is being made. */
 int experts_apply(struct experts *x, const char *instance, enum controller_method m,
-                  const struct experts_who *who, int64_t now_us, uint64_t *ret_plan,
-                  struct err *e);
-/* What that would do: nothing is done. */
+                  const struct experts_who *who, uint64_t *ret_order, struct err *e);
+/* What that would do: nothing is done. On the thread that asks; it may take long. */
 struct experts_proposal {
     char why[200];
     int n_layer, n_move;
@@ -89,14 +94,16 @@ struct experts_proposal {
 int experts_propose(struct experts *x, const char *instance, enum controller_method m,
                     struct experts_proposal *ret, struct err *e);
 void experts_proposal_done(struct experts_proposal *p);
-/* How far a plan is: moves done of all; over: it has ended, whole or not. NOTFOUND when
- * another one was begun since. */
+/* How far an order is: plan 0 while it is being made, or nothing is to be moved; moves
+ * done of all; over: it has ended, whole or not. NOTFOUND when its engine has ended or
+ * another one was given since. */
 struct experts_progress {
+    uint64_t plan;
     int n_move, n_done;
     bool over, whole;
     char why[200];
 };
-int experts_progress(struct experts *x, const char *instance, uint64_t plan,
+int experts_progress(struct experts *x, const char *instance, uint64_t order,
                      struct experts_progress *ret, struct err *e);
 /* Frozen: nothing changes, until thawed; kept in the store. A plan in hand is called
  * back. */

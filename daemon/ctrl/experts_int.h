@@ -1,4 +1,5 @@
-/* daemon/ctrl/experts_int.h - what experts.c, experts_plan.c and experts_view.c share.
+/* daemon/ctrl/experts_int.h - what experts.c, experts_plan.c, experts_order.c and
+ * experts_view.c share.
  * Not for others. */
 #ifndef CTRL_EXPERTS_INT_H
 #define CTRL_EXPERTS_INT_H
@@ -16,6 +17,7 @@ enum { EXPERTS_PLAN_MOVES = 1 << 16, EXPERTS_AT_ONCE = MOVES_QUEUED / 2 };
 struct expert_set {
     struct list link;
     struct experts *x;
+    uint64_t born; /* the how manieth engine this is */
     struct experts_engine e;
     char instance[64];
     struct controller *c;
@@ -26,9 +28,8 @@ struct expert_set {
     int64_t expert_bytes;
     struct controller_devices devices;
     double affinity;
-    double *with; /* [n_layer * n_expert * n_expert] where affinity is over 0 */
-    int *host;    /* [n_rank], or NULL: one */
-    uint8_t *out; /* [n_rank] */
+    int *host;                         /* [n_rank], or NULL: one */
+    uint8_t *out;                      /* [n_rank] */
     struct experts_counts seen, fresh; /* of the last sample; and since */
     bool any_seen;
 
@@ -36,11 +37,13 @@ struct expert_set {
     struct experts_move *move; /* of it */
     int n_move, n_sent;        /* sent some at a time */
     bool failed;
+    uint64_t order; /* an operator's, that is planned or carried out; 0 = none */
     struct {
-        uint64_t plan; /* 0 = none yet */
+        uint64_t order; /* 0 = none yet */
         struct experts_progress p;
-    } last; /* that ended */
+    } last; /* order that ended */
     char why[200], said[200];
+    char lost[200]; /* why the plan in hand fails, the first cause */
 
     struct experts_event history[EXPERTS_HISTORY];
     int n_history, at_history;
@@ -56,7 +59,9 @@ struct experts {
     struct list sets;
     struct store *store;      /* NULL: no journal */
     struct metric_page *page; /* the daemon's */
-    uint64_t ids;
+    struct side *side;        /* makes the plans that operators order */
+    uint64_t ids, engines, orders;
+    int64_t now_us; /* of the last tick */
     char frozen[CONF_MAX_NAMES][64];
     int n_frozen;
 };
@@ -72,6 +77,8 @@ void experts_note(struct expert_set *s, const struct experts_event *ev,
 /* Carry out, or only tell, what was decided. */
 void experts_act(struct expert_set *s, const struct controller_actions *a, bool own,
                  int64_t now_us);
+/* The operator's order in hand is over. */
+void experts_order_over(struct expert_set *s, const struct experts_progress *p);
 /* Give up what can be. */
 void experts_call_back(struct expert_set *s, const char *why);
 

@@ -72,20 +72,21 @@ static bool send_moves(struct expert_set *s)
 static void end_plan(struct expert_set *s, bool whole, int64_t now_us)
 {
     struct experts_event ev = experts_event("plan", s->plan);
+    struct experts_progress p;
     int n = 0;
 
     for (int i = 0; i < s->n_move; i++)
         n += s->move[i].state == MOVE_DONE;
     snprintf(ev.text, sizeof(ev.text), "plan %llu is over: %d of %d moves done%s%.120s",
              (unsigned long long)s->plan, n, s->n_move, whole ? "" : "; ",
-             whole ? "" : s->why);
+             whole ? "" : s->lost);
     experts_note(s, &ev, whole ? "ok" : "failed", NULL);
-    controller_over(s->c, s->plan, whole, now_us);
-    s->last.plan = s->plan;
-    s->last.p = (struct experts_progress){
-        .n_move = s->n_move, .n_done = n, .over = true, .whole = whole};
-    snprintf(s->last.p.why, sizeof(s->last.p.why), "%s", whole ? "" : s->why);
+    p = (struct experts_progress){
+        .plan = s->plan, .n_move = s->n_move, .n_done = n, .over = true, .whole = whole};
+    snprintf(p.why, sizeof(p.why), "%s", whole ? "" : s->lost);
+    experts_order_over(s, &p);
     pthread_mutex_lock(&s->x->lock);
+    controller_over(s->c, s->plan, whole, now_us);
     s->plan = 0;
     s->n_move = 0;
     s->failed = false;
@@ -119,14 +120,15 @@ static void begin_plan(struct expert_set *s, const struct controller_actions *a,
     pthread_mutex_lock(&s->x->lock);
     s->plan = a->plan;
     s->failed = false;
+    s->lost[0] = 0;
     rc = fill_moves(s, a);
     pthread_mutex_unlock(&s->x->lock);
     metric_add(s->x->page, M_EXPERT_PLANS, 0, 1);
     if (rc < 0)
-        snprintf(s->why, sizeof(s->why),
+        snprintf(s->lost, sizeof(s->lost),
                  "more slots in a group or plan than an engine takes");
     else if (!send_moves(s))
-        snprintf(s->why, sizeof(s->why), "the engine does not hear");
+        snprintf(s->lost, sizeof(s->lost), "the engine does not hear");
     else
         return;
     s->n_move = 0;
@@ -208,6 +210,7 @@ void experts_call_back(struct expert_set *s, const char *why)
     snprintf(ev.text, sizeof(ev.text), "plan %llu: %.200s", (unsigned long long)s->plan,
              why);
     experts_note(s, &ev, "ok", NULL);
+    snprintf(s->lost, sizeof(s->lost), "%.190s", why);
     s->failed = true;
     s->e.send(s->e.arg, &o);
 }
@@ -328,9 +331,10 @@ void experts_moved(struct experts *x, const void *arg, const struct wire_moved *
     if (m->state == MOVE_DONE || m->state == MOVE_ABORTED)
         tell_end(s, v, m);
     if (m->state == MOVE_ABORTED && !s->failed) {
-        snprintf(s->why, sizeof(s->why), "%.190s", m->why);
         if (!all_ended(s))
             experts_call_back(s, m->why);
+        else
+            snprintf(s->lost, sizeof(s->lost), "%.190s", m->why);
         s->failed = true;
     }
     if (!all_ended(s))
@@ -339,7 +343,7 @@ void experts_moved(struct experts *x, const void *arg, const struct wire_moved *
         if (send_moves(s))
             return;
         s->failed = true;
-        snprintf(s->why, sizeof(s->why), "the engine does not hear");
+        snprintf(s->lost, sizeof(s->lost), "the engine does not hear");
     }
     end_plan(s, !s->failed, now_us);
 }

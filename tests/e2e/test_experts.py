@@ -144,7 +144,7 @@ model_roots: [{root}]
 models: {{moe: {{path: {path}}}}}
 instances:
   main: {{model: moe, ctx: 512, step_tok: 64, kv: {{mib: 128}}, layout: {{adp: 4, ep: 4}},
-          experts: {{spare: 1, policy: off, sample_ms: 200, routing: {routing}}}}}
+          experts: {{spare: 1, policy: off, sample_ms: 200, copy_share: 0.5, routing: {routing}}}}}
 """
 
 

@@ -452,6 +452,36 @@ static void by_time(void **st)
     end(w);
 }
 
+/* While an operator's plan is being made it begins none. */
+static void held(void **st)
+{
+    struct world *w = begin();
+    (void)st;
+
+    controller_hold(w->c, true);
+    pass(w, DWELL);
+    topic(w, 1);
+    pass(w, 4 * DWELL);
+    assert_int_equal(w->moves, 0);
+    controller_hold(w->c, false);
+    pass(w, DWELL);
+    assert_true(w->moves > 0);
+    end(w);
+}
+
+/* As an operator's order is: made on a copy, then taken over. */
+static int order(struct world *w, enum controller_method m,
+                 const struct controller_actions **ret, struct err *e)
+{
+    struct controller *copy = controller_copy(w->c);
+    int rc = controller_preview(copy, &w->r, &w->dev, &w->lim, m, ret, e);
+
+    if (rc == 0)
+        rc = controller_adopt(w->c, copy, &w->lim, w->now, ret, e);
+    controller_free(copy);
+    return rc;
+}
+
 static void on_request(void **st)
 {
     struct world *w = begin();
@@ -469,13 +499,11 @@ static void on_request(void **st)
     assert_true(act->layer[0].after > act->layer[0].before);
     assert_int_equal(controller_in_hand(w->c), 0);
     for (enum controller_method m = CONTROLLER_PLANNER; m <= CONTROLLER_EPLB; m++) {
-        assert_int_equal(
-            controller_replan(w->c, &w->r, &w->dev, &w->lim, m, w->now, &act, &e), 0);
+        assert_int_equal(order(w, m, &act, &e), 0);
         assert_true(act->plan == m + 1u && act->n_move > 0);
         w->act = act;
         obey(w);
-        assert_int_equal(
-            controller_replan(w->c, &w->r, &w->dev, &w->lim, m, w->now, &act, &e), -1);
+        assert_int_equal(order(w, m, &act, &e), -1);
         assert_int_equal(e.code, ERR_CONFLICT);
         finish_moves(w);
         assert_true(balanced(w) > 0.9);
@@ -487,9 +515,10 @@ static void on_request(void **st)
     w->dev.host = host;
     w->dev.with = with;
     w->dev.affinity = 0.1;
-    assert_int_equal(controller_replan(w->c, &w->r, &w->dev, &w->lim, CONTROLLER_PLANNER,
-                                       w->now, &act, &e),
-                     0);
+    w->lim.frozen = true;
+    assert_int_equal(order(w, CONTROLLER_PLANNER, &act, &e), -1);
+    w->lim.frozen = false;
+    assert_int_equal(order(w, CONTROLLER_PLANNER, &act, &e), 0);
     assert_true(act->apart_before > 0 && act->apart_after < 0.8 * act->apart_before);
     w->act = act;
     obey(w);
@@ -553,11 +582,18 @@ static void few_layers_at_once(void **st)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(flat_noise),  cmocka_unit_test(hot_topic),
-    cmocka_unit_test(alternating), cmocka_unit_test(lost_in_a_move),
-    cmocka_unit_test(cordoned),    cmocka_unit_test(policies),
-    cmocka_unit_test(hysteresis),  cmocka_unit_test(called_back),
-    cmocka_unit_test(idle),        cmocka_unit_test(by_time),
-    cmocka_unit_test(on_request),  cmocka_unit_test(few_layers_at_once),
+    cmocka_unit_test(flat_noise),
+    cmocka_unit_test(hot_topic),
+    cmocka_unit_test(alternating),
+    cmocka_unit_test(lost_in_a_move),
+    cmocka_unit_test(cordoned),
+    cmocka_unit_test(policies),
+    cmocka_unit_test(hysteresis),
+    cmocka_unit_test(called_back),
+    cmocka_unit_test(idle),
+    cmocka_unit_test(by_time),
+    cmocka_unit_test(on_request),
+    cmocka_unit_test(held),
+    cmocka_unit_test(few_layers_at_once),
 };
 TEST_MAIN("controller", tests)

@@ -2,7 +2,9 @@
  * plans out as moves, news back; what is told, shown and counted. */
 #include "daemon/ctrl/experts.h"
 
+#include "base/clock.h"
 #include "base/err.h"
+#include "base/loop.h"
 #include "base/metric.h"
 #include "daemon/ctrl/conf.h"
 #include "daemon/serve/metrics.h"
@@ -17,6 +19,7 @@ static const int64_t SEC = 1000000;
 static const struct experts_who who = {"ops", "a test"};
 
 struct engine {
+    struct loop *loop;
     struct metric_page *page;
     struct experts *x;
     struct conf_instance conf;
@@ -88,7 +91,8 @@ static void begin(struct engine *g, enum controller_policy policy)
     memset(g, 0, sizeof(*g));
     g->now = 1000 * SEC;
     assert_int_equal(metric_page_new(metrics_defs, METRICS_N, NULL, &g->page, &e), 0);
-    g->x = experts_new(NULL, g->page);
+    assert_int_equal(loop_new(&g->loop, &e), 0);
+    assert_int_equal(experts_new(g->loop, NULL, g->page, &g->x, &e), 0);
     g->conf.name = "main";
     g->conf.experts.policy = (int)policy;
     g->conf.experts.sample_ms = 1000;
@@ -111,6 +115,24 @@ static void end(struct engine *g)
     experts_free(g->x);
     routes_free(g->map);
     metric_page_free(g->page);
+    loop_free(g->loop);
+}
+
+/* The plan that was ordered is made: its order is over, or carried out. */
+static void made(struct engine *g, uint64_t order, struct experts_progress *p)
+{
+    int64_t until = clock_now_us(clock_real()) + 60 * SEC;
+    struct err e;
+
+    for (;;) {
+        if (experts_progress(g->x, "main", order, p, &e) < 0)
+            fail_msg("%s", e.msg);
+        if (p->plan || p->over)
+            return;
+        if (clock_now_us(clock_real()) > until)
+            fail_msg("no plan was made");
+        assert_int_equal(loop_once(g->loop, until, &e), 0);
+    }
 }
 
 /* So many seconds of 100 steps each. */
@@ -314,7 +336,8 @@ static void test_operator(void **state)
     struct experts_view v;
     struct err e = {0};
     char names[4][64];
-    uint64_t plan = 0;
+    struct experts_progress p;
+    uint64_t order = 0;
 
     begin(&g, CONTROLLER_OFF);
     assert_int_equal(experts_list(g.x, names, 4), 1);
@@ -322,8 +345,8 @@ static void test_operator(void **state)
     run(&g, 30);
     assert_int_equal(experts_freeze(g.x, "main", true, &who, "a test", &e), 0);
     assert_int_equal(experts_freeze(g.x, "main", true, &who, "", &e), -1);
-    assert_int_equal(
-        experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, g.now, &plan, &e), -1);
+    assert_int_equal(experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, &order, &e),
+                     -1);
     assert_int_equal(e.code, ERR_CONFLICT);
     experts_gone(g.x, &g); /* it stays frozen over a restart of the engine */
     ready(&g);
@@ -332,13 +355,17 @@ static void test_operator(void **state)
     experts_view_done(&v);
     assert_int_equal(experts_freeze(g.x, "main", false, &who, "", &e), 0);
     run(&g, 30);
-    if (experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, g.now, &plan, &e) < 0)
+    if (experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, &order, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_true(g.n_got > 0);
+    assert_int_equal(g.n_got, 0); /* it is made elsewhere, and only one at a time */
+    assert_int_equal(experts_apply(g.x, "main", CONTROLLER_EPLB, &who, &order, &e), -1);
+    assert_int_equal(e.code, ERR_CONFLICT);
+    made(&g, order, &p);
+    assert_true(g.n_got > 0 && p.plan == 1 && p.n_move >= g.n_got && !p.over);
     run(&g, 30); /* the policy is off: it was asked for all the same */
     assert_int_equal(g.n_cancel, 0);
-    assert_int_equal(
-        experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, g.now, &plan, &e), -1);
+    assert_int_equal(experts_apply(g.x, "main", CONTROLLER_PLANNER, &who, &order, &e),
+                     -1);
     assert_int_equal(experts_freeze(g.x, "main", true, &who, "", &e), 0);
     assert_int_equal(g.n_cancel, 1); /* the plan is called back */
     for (int i = 0; i < g.n_got; i++)
@@ -348,6 +375,44 @@ static void test_operator(void **state)
     experts_view_done(&v);
     assert_int_equal(experts_freeze(g.x, "other", true, &who, "", &e), -1);
     assert_int_equal(e.code, ERR_NOTFOUND);
+    assert_int_equal(experts_progress(g.x, "main", order, &p, &e), 0);
+    assert_true(p.over && !p.whole && p.n_done == 0 && strstr(p.why, "called back"));
+    end(&g);
+}
+
+/* While its plan is being made: frozen, nothing is moved; the engine gone, nothing is
+ * said to the next one. */
+static void test_overtaken(void **state)
+{
+    (void)state;
+    struct engine g;
+    struct experts_progress p;
+    struct experts_view v;
+    uint64_t order = 0;
+    struct err e = {0};
+
+    begin(&g, CONTROLLER_OFF);
+    run(&g, 30);
+    assert_int_equal(experts_apply(g.x, "main", CONTROLLER_EPLB, &who, &order, &e), 0);
+    assert_int_equal(experts_freeze(g.x, "main", true, &who, "", &e), 0);
+    made(&g, order, &p);
+    assert_true(p.over && !p.whole && !p.plan && strstr(p.why, "frozen"));
+    assert_int_equal(g.n_got, 0);
+    assert_int_equal(experts_freeze(g.x, "main", false, &who, "", &e), 0);
+    assert_int_equal(experts_apply(g.x, "main", CONTROLLER_EPLB, &who, &order, &e), 0);
+    experts_gone(g.x, &g);
+    ready(&g);
+    for (int64_t until = clock_now_us(clock_real()) + 60 * SEC;
+         experts_apply(g.x, "main", CONTROLLER_EPLB, &who, &order, &e) < 0;) {
+        assert_int_equal(e.code, ERR_CONFLICT); /* the first one is still being made */
+        assert_int_equal(experts_progress(g.x, "main", order, &p, &e), -1);
+        assert_true(clock_now_us(clock_real()) < until);
+        assert_int_equal(loop_once(g.loop, until, &e), 0);
+    }
+    made(&g, order, &p);
+    view(&g, &v);
+    assert_int_equal(told(&v, "apply"), 1);
+    experts_view_done(&v);
     end(&g);
 }
 
@@ -367,7 +432,7 @@ static void test_frozen_is_kept(void **state)
         experts_free(g.x);
         if (store_open(dir, &store, &e) < 0)
             fail_msg("%s", e.msg);
-        g.x = experts_new(store, g.page);
+        assert_int_equal(experts_new(g.loop, store, g.page, &g.x, &e), 0);
         ready(&g);
         view(&g, &v);
         assert_int_equal(v.frozen, turn == 1);
@@ -437,9 +502,10 @@ static void test_no_counts(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_auto),     cmocka_unit_test(test_advise_and_off),
-    cmocka_unit_test(test_aborted),  cmocka_unit_test(test_engine_gone),
-    cmocka_unit_test(test_operator), cmocka_unit_test(test_no_counts),
-    cmocka_unit_test(test_cordoned), cmocka_unit_test(test_frozen_is_kept),
+    cmocka_unit_test(test_auto),           cmocka_unit_test(test_advise_and_off),
+    cmocka_unit_test(test_aborted),        cmocka_unit_test(test_engine_gone),
+    cmocka_unit_test(test_operator),       cmocka_unit_test(test_overtaken),
+    cmocka_unit_test(test_no_counts),      cmocka_unit_test(test_cordoned),
+    cmocka_unit_test(test_frozen_is_kept),
 };
 TEST_MAIN("experts", tests)
