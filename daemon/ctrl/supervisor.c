@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/mem.h"
@@ -66,8 +67,10 @@ static int64_t now_us(void) { return clock_now_us(clock_real()); }
 
 void supervisor_cfg_times(struct supervisor_cfg *cfg)
 {
+    const char *ms = fault_setting("LLMRACK_BACKOFF_MAX_MS");
+
     cfg->backoff_us = 500000;
-    cfg->backoff_max_us = 30000000;
+    cfg->backoff_max_us = ms ? 1000 * atoll(ms) : 30000000;
     cfg->stable_us = 60000000;
     cfg->hello_us = 10000000;
     cfg->load_us = 120000000;

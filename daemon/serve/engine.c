@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/log.h"
 #include "base/loop.h"
 #include "base/spin.h"
 #include "daemon/serve/engine_handoff.h"
@@ -142,6 +143,34 @@ static int engine_tell(struct engine *g)
     return wire_uncork(g->conn, &g->why);
 }
 
+static void engine_last_words(struct wire_conn *conn, const struct err *e)
+{
+    struct wire_fail f = {.code = e->code};
+
+    snprintf(f.msg, sizeof(f.msg), "%s", e->msg);
+    wire_send(conn, WIRE_FAIL, &(struct wire_part){&f, sizeof(f)}, 1, NULL);
+}
+
+/* ---- tests ---- */
+
+static int engine_check(struct engine *g)
+{
+    if (sched_check(g->sched, &g->why) < 0)
+        return -1;
+    return engine_handoff_check(g->handoff, &g->why);
+}
+
+/* A block is lost or used twice: loudly, and before anything else happens. */
+static void engine_abort(struct engine *g)
+{
+    struct err e;
+
+    err_set(&e, ERR_INTERNAL, "an invariant does not hold: %s", g->why.msg);
+    log_error("%s", e.msg);
+    engine_last_words(g->conn, &e);
+    abort();
+}
+
 /* What follows every event. */
 static void engine_settle(void *arg)
 {
@@ -156,6 +185,8 @@ static void engine_settle(void *arg)
             goto fail;
     } while (more);
     engine_tiers_settle(g->tiers);
+    if (fault_on() && engine_check(g) < 0)
+        engine_abort(g);
     bool want = wire_wants_write(g->conn);
     if (want != g->watch_write)
         loop_fd_set(g->wire_fd, EPOLLIN | (want ? EPOLLOUT : 0));
@@ -495,17 +526,10 @@ static int engine_hello(struct wire_conn *conn, struct err *e)
     return wire_send(conn, WIRE_HELLO, &(struct wire_part){&h, sizeof(h)}, 1, e);
 }
 
-static void engine_last_words(struct wire_conn *conn, const struct err *e)
-{
-    struct wire_fail f = {.code = e->code};
-
-    snprintf(f.msg, sizeof(f.msg), "%s", e->msg);
-    wire_send(conn, WIRE_FAIL, &(struct wire_part){&f, sizeof(f)}, 1, NULL);
-}
-
 int engine_run(const struct engine_cfg *cfg, struct wire_conn *conn,
                struct metric_page *page, struct err *e)
 {
+    static const char *const roles[] = {"both", "prefill", "decode"};
     struct engine g = {.cfg = cfg,
                        .conn = conn,
                        .metrics = {.page = page},
@@ -513,6 +537,7 @@ int engine_run(const struct engine_cfg *cfg, struct wire_conn *conn,
                        .trace = {.page = cfg->trace}};
     int rc = -1;
 
+    fault_whose(roles[cfg->role]);
     if (engine_hello(conn, e) < 0 || engine_load(cfg, conn, &g.l, e) < 0)
         goto done;
     if (engine_start(&g, e) < 0 || loop_run(g.loop, e) < 0)

@@ -41,6 +41,8 @@ int engine_handoff_message(struct engine_handoff *h, enum wire_kind kind, const 
 /* An outcome: after the TOKENS and before the FINISH of a request was sent. */
 int engine_handoff_out(struct engine_handoff *h, const struct sched_out *o,
                        struct err *e);
+/* What must hold after each settle; for tests. */
+int engine_handoff_check(const struct engine_handoff *h, struct err *e);
 /* Do what is to be done. 1: the scheduler may have something new, 0, -1. */
 int engine_handoff_settle(struct engine_handoff *h, struct err *e);
 

@@ -160,7 +160,11 @@ bool handoff_reads(const struct handoff *h, uint64_t incarnation)
 void handoff_stats(const struct handoff *h, struct handoff_stats *ret)
 {
     *ret = h->st;
-    list_for(it, &h->open) ret->exports++;
+    list_for(it, &h->open)
+    {
+        ret->exports++;
+        ret->open += list_entry(it, struct kv_export, link)->state == EXPORT_OPEN;
+    }
     list_for(it, &h->quarantine)
     {
         ret->exports++;
@@ -173,6 +177,8 @@ void handoff_stats(const struct handoff *h, struct handoff_stats *ret)
         ret->waiting += m->state == IMPORT_WAIT || m->state == IMPORT_LOST;
         ret->pulling += m->state == IMPORT_PULL;
         ret->closing += m->state == IMPORT_CLOSING;
+        ret->losing += m->state == IMPORT_LOST;
+        ret->copies += m->pull != 0;
     }
 }
 

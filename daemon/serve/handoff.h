@@ -67,8 +67,11 @@ struct handoff_act {
 
 struct handoff_stats {
     int exports, export_blocks;            /* now: pinned for a reader */
+    int open;                              /* now, of them: not all is computed */
     int quarantined, quarantined_blocks;   /* now, of them */
     int queued, waiting, pulling, closing; /* imports now */
+    int losing;                            /* now, of those that wait: told LOST */
+    int copies;                            /* now: that are not back */
     uint64_t done, lost, recomputed, retries, bytes;
     uint64_t late;        /* news of what is unknown or over: normal */
     uint64_t quarantines; /* leases that ended */

@@ -32,7 +32,7 @@ struct kvcache {
     struct kvtier *tier; /* below group 0; NULL */
     bool forming;
     int32_t *pins; /* of group 0's blocks, from the first pin on */
-    int n_pinned;
+    int n_pinned, n_pins;
 };
 
 struct kv_table {
@@ -516,6 +516,7 @@ void kvcache_pin(struct kvcache *kv, const int32_t *ids, int n)
         kvpool_ref(&kv->pool[0], ids[i]);
         kv->n_pinned += kv->pins[ids[i]]++ == 0;
     }
+    kv->n_pins += n;
 }
 
 void kvcache_unpin(struct kvcache *kv, const int32_t *ids, int n)
@@ -525,6 +526,7 @@ void kvcache_unpin(struct kvcache *kv, const int32_t *ids, int n)
         kv->n_pinned -= --kv->pins[ids[i]] == 0;
         kvpool_unref(&kv->pool[0], ids[i]);
     }
+    kv->n_pins -= n;
 }
 
 uint32_t kvcache_gen(const struct kvcache *kv, int32_t id)
@@ -545,6 +547,7 @@ void kvcache_stats(const struct kvcache *kv, struct kvcache_stats *ret)
     *ret = (struct kvcache_stats){
         .n_blocks = p->n_blocks, .query_tok = kv->query_tok, .hit_tok = kv->hit_tok};
     ret->n_pinned = kv->n_pinned;
+    ret->n_pins = kv->n_pins;
     for (int i = 0; i < p->n_shards; i++) {
         ret->n_free += p->shard[i].n_free;
         ret->n_cached += p->shard[i].n_lru;
@@ -591,14 +594,16 @@ int kvcache_check(const struct kvcache *kv, struct err *e)
             if (!rc)
                 rc = check_table(list_entry(it, struct kvseq, link), g, refs, e);
         }
-        int n_pinned = 0;
+        int n_pinned = 0, n_pins = 0;
         for (int i = 0; g == 0 && kv->pins && i < gr->n_blocks; i++) {
             refs[i] += kv->pins[i];
             n_pinned += kv->pins[i] > 0;
+            n_pins += kv->pins[i];
         }
-        if (!rc && g == 0 && n_pinned != kv->n_pinned)
-            rc = err_set(e, ERR_INTERNAL, "%d KV blocks are pinned, counted as %d",
-                         n_pinned, kv->n_pinned);
+        if (!rc && g == 0 && (n_pinned != kv->n_pinned || n_pins != kv->n_pins))
+            rc = err_set(e, ERR_INTERNAL,
+                         "%d KV blocks are pinned %d times, counted as %d and %d",
+                         n_pinned, n_pins, kv->n_pinned, kv->n_pins);
         if (!rc)
             rc = kvpool_check(&kv->pool[g], refs, gr->kind == KV_FULL, e);
         free(refs);

@@ -49,6 +49,7 @@ struct kv_copy {
 struct kvcache_stats {
     int n_blocks, n_free, n_cached, n_used; /* group 0: total = free + cached + used */
     int n_pinned;                           /* of used: pinned, by sequences too or not */
+    int n_pins;                             /* how often, in all */
     uint64_t query_tok, hit_tok;            /* prefix lookups, in tokens */
     uint64_t evicted;
 };

@@ -217,8 +217,8 @@ void kvpull_run(struct kvpull_job *j, const struct kvpull_ops *ops)
     int64_t began = clock_now_us(clock_real());
 
     j->bytes = 0;
-    fault_hold("pull", 0);
-    j->rc = pull(j, ops);
+    j->rc = fault_hold("pull", 0) ? err_set(&j->why, ERR_IO, "a test lets it fail")
+                                  : pull(j, ops);
     j->us = clock_now_us(clock_real()) - began;
 }
 

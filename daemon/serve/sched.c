@@ -468,6 +468,7 @@ void sched_stats(const struct sched *s, struct sched_stats *ret)
     ret->steps = s->steps;
     ret->importing = s->n_importing;
     ret->held = s->n_held;
+    list_for(it, &s->holds) ret->pulls++;
     kvcache_stats(s->kv, &ret->kv);
     if (kvcache_tier(s->kv))
         kvtier_stats(kvcache_tier(s->kv), &ret->tier);

@@ -167,6 +167,7 @@ struct sched_stats {
                                                long they took, how far off it was */
     int importing;         /* of running: wait for KV of another engine */
     int held;              /* blocks that a pull may write into, their request gone */
+    int pulls;             /* that may write into blocks */
     uint64_t imported_tok; /* positions whose KV came from another engine */
     struct kvcache_stats kv;
     struct kvtier_stats tier; /* zero without tiers */

@@ -229,6 +229,7 @@ def test_soak(soak):
     print(f"faults {done}; {clients.good} answers, {clients.left} left, "
           f"{len(clients.errors)} errors {sorted(set(clients.errors))}")
     assert clients.faults == [], (SEED, clients.faults)
+    assert "invariant does not hold" not in soak.logged()
     assert clients.good > SECONDS / 10 and clients.left > 0
     assert all(e.strip() for e in clients.errors)
     wait_for(lambda: all_ready(soak), 90)
