@@ -268,6 +268,7 @@ static int start_fleet(struct app *a, struct err *e)
     if (router_new(a->page, &a->router, e) < 0)
         return -1;
     a->chores.router = a->router;
+    a->chores.domain = a->domain;
     c.router = a->router;
     c.page = a->page;
     if (experts_new(a->loop, a->store, a->page, &a->experts, e) < 0)
@@ -511,6 +512,7 @@ static int start_http(struct app *a, struct err *e)
         .confmgr = a->confmgr,
         .experts = a->experts,
         .fleet = a->fleet,
+        .links = a->chores.links,
         .slo = a->slo,
         .store = a->store,
     };

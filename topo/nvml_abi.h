@@ -70,6 +70,8 @@ static_assert(sizeof(struct nvml_event) == 32, "nvmlEventData_t");
 enum { NVML_LINKS_MAX = 36, NVML_EVENT_XID = 8 };
 enum nvml_field_id {
     NVML_FI_LINK_COUNT = 91,
+    NVML_FI_LINK_TX = 138, /* data in KiB since the driver was loaded, scope = link */
+    NVML_FI_LINK_RX = 139,
     NVML_FI_C2C_COUNT = 170,
     NVML_FI_C2C_STATUS = 171,
     NVML_FI_C2C_BW = 172, /* MB/s, scope = link */

@@ -79,10 +79,13 @@ static int read_links(const json_t *o, struct nvml_gpu *g, struct err *e)
         const json_t *l = json_array_get(a, i);
         struct nvml_nvlink *k = &g->links[g->n_links++];
         k->remote = REMOTE_UNKNOWN;
+        k->tx_kib = k->rx_kib = -1;
         int rc = js_get_bool(l, "active", &k->active, e);
         k->known = rc == 1;
         if (rc < 0 || get_int(l, "remote", 255, &k->remote, e) < 0 ||
-            get_pci(l, k->pci, e) < 0)
+            get_pci(l, k->pci, e) < 0 ||
+            js_get_int(l, "tx_kib", 0, INT64_MAX, &k->tx_kib, e) < 0 ||
+            js_get_int(l, "rx_kib", 0, INT64_MAX, &k->rx_kib, e) < 0)
             return -1;
     }
     return 0;

@@ -23,8 +23,9 @@ enum nvml_fabric_state {
 
 struct nvml_nvlink {
     bool known, active;
-    int remote;   /* enum nvml_remote */
-    char pci[24]; /* of the other end, "" unknown or hidden */
+    int remote;             /* enum nvml_remote */
+    char pci[24];           /* of the other end, "" unknown or hidden */
+    int64_t tx_kib, rx_kib; /* data since the driver was loaded; -1 not told */
 };
 
 struct nvml_mig {

@@ -12,6 +12,7 @@
 #include "base/loop.h"
 #include "base/mem.h"
 #include "topo/graph.h"
+#include "topo/nvlinks.h"
 #include "topo/nvml_report.h"
 #include "topo/probe_child.h"
 #include "topo/probe_net.h"
@@ -27,6 +28,10 @@ struct probe {
     bool done;
     struct nvml_report *nvml;
     struct err why;
+    /* of the last reading */
+    struct nvlink_count *nvlinks;
+    int n_nvlinks;
+    int64_t read_us, span_us; /* when, 0 = never; since the one before it */
 };
 
 static char *const helper_args[] = {"--probe", "nvml", NULL};
@@ -68,6 +73,7 @@ void probe_free(struct probe *p)
         return;
     probe_child_free(p->child);
     loop_free(p->loop);
+    free(p->nvlinks);
     free(p);
 }
 
@@ -126,6 +132,27 @@ static int look_for_imex(const char *dev)
     return found;
 }
 
+static void count_nvlinks(struct probe *p)
+{
+    struct nvlink_count *now;
+    int64_t at = clock_now_us(clock_real());
+    int n = nvlinks_of(p->nvml, &now);
+
+    p->span_us = p->read_us ? at - p->read_us : 0;
+    nvlinks_rate(now, n, p->nvlinks, p->n_nvlinks, p->span_us);
+    free(p->nvlinks);
+    p->nvlinks = now;
+    p->n_nvlinks = n;
+    p->read_us = at;
+}
+
+int probe_nvlinks(const struct probe *p, const struct nvlink_count **ret, int64_t *ret_us)
+{
+    *ret = p->nvlinks;
+    *ret_us = p->span_us;
+    return p->n_nvlinks;
+}
+
 int probe_read(struct probe *p, struct graph **ret, struct err *e)
 {
     struct pci_report *pci = NULL;
@@ -136,6 +163,7 @@ int probe_read(struct probe *p, struct graph **ret, struct err *e)
     ask_nvml(p);
     if (p->why.code)
         snprintf(why, sizeof(why), "%s", p->why.msg);
+    count_nvlinks(p);
     if (probe_pci_read(p->cfg.hwloc_xml, p->cfg.sysfs, &pci, e) < 0)
         goto out;
     probe_net_read(p->cfg.sysfs, &net);

@@ -30,6 +30,12 @@ struct probe_cfg {
 int probe_new(const struct probe_cfg *cfg, struct probe **ret, struct err *e);
 void probe_free(struct probe *p);
 int probe_read(struct probe *p, struct graph **ret, struct err *e);
+/* What NVLinks had carried at the last reading, with rates where the one before it told
+ * too. *ret borrowed until the next reading; returns the count. *ret_us: between the two,
+ * 0 = there was one only. */
+struct nvlink_count;
+int probe_nvlinks(const struct probe *p, const struct nvlink_count **ret,
+                  int64_t *ret_us);
 
 /* Pure: one graph of three reports. nvml NULL: there is none, why_not says why. imex: of
  * the host (enum imex_is); it counts only where a GPU is in a domain of several hosts. */

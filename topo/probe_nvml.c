@@ -187,24 +187,29 @@ static void put_mig(struct lib *l, struct jw *w, nvml_dev d)
     jw_obj_end(w);
 }
 
+static bool value_of(const struct nvml_field *f, int64_t *ret)
+{
+    if (f->rc != NVML_OK)
+        return false;
+    switch (f->type) {
+    case NVML_V_DOUBLE:
+        *ret = (int64_t)f->v.d;
+        return true;
+    case NVML_V_UINT:
+    case NVML_V_INT:
+        *ret = (int64_t)f->v.ui;
+        return true;
+    default:
+        *ret = f->v.sll;
+        return true;
+    }
+}
+
 static bool field(struct lib *l, nvml_dev d, unsigned id, unsigned scope, int64_t *ret)
 {
     struct nvml_field f = {.id = id, .scope = scope};
 
-    if (CALL(l, nvmlDeviceGetFieldValues, d, 1, &f) != NVML_OK || f.rc != NVML_OK)
-        return false;
-    switch (f.type) {
-    case NVML_V_DOUBLE:
-        *ret = (int64_t)f.v.d;
-        return true;
-    case NVML_V_UINT:
-    case NVML_V_INT:
-        *ret = (int64_t)f.v.ui;
-        return true;
-    default:
-        *ret = f.v.sll;
-        return true;
-    }
+    return CALL(l, nvmlDeviceGetFieldValues, d, 1, &f) == NVML_OK && value_of(&f, ret);
 }
 
 static int link_count(struct lib *l, nvml_dev d)
@@ -224,9 +229,35 @@ static int link_count(struct lib *l, nvml_dev d)
     return i;
 }
 
+/* Of all links in one call: sent, received. A driver that has no such counters says so of
+ * each, or of the call. */
+static void ask_traffic(struct lib *l, nvml_dev d, int n, struct nvml_field *f)
+{
+    for (int i = 0; i < 2 * n; i++)
+        f[i] = (struct nvml_field){.id = i % 2 ? NVML_FI_LINK_RX : NVML_FI_LINK_TX,
+                                   .scope = (uint32_t)(i / 2),
+                                   .rc = NVML_UNSUPPORTED};
+    if (n && CALL(l, nvmlDeviceGetFieldValues, d, 2 * n, f) != NVML_OK)
+        for (int i = 0; i < 2 * n; i++)
+            f[i].rc = NVML_UNSUPPORTED;
+}
+
+static void put_traffic(struct jw *w, const struct nvml_field f[2])
+{
+    int64_t v;
+
+    if (value_of(&f[0], &v) && v >= 0)
+        jw_kint(w, "tx_kib", v);
+    if (value_of(&f[1], &v) && v >= 0)
+        jw_kint(w, "rx_kib", v);
+}
+
 static void put_nvlinks(struct lib *l, struct jw *w, nvml_dev d)
 {
+    struct nvml_field traffic[2 * NVML_LINKS_MAX];
     int n = link_count(l, d);
+
+    ask_traffic(l, d, n, traffic);
 
     jw_key(w, "nvlinks");
     jw_arr(w);
@@ -245,6 +276,7 @@ static void put_nvlinks(struct lib *l, struct jw *w, nvml_dev d)
                 jw_kint(w, "remote", type);
             if (CALL(l, nvmlDeviceGetNvLinkRemotePciInfo_v2, d, i, &pci) == NVML_OK)
                 put_pci(w, "pci", &pci);
+            put_traffic(w, &traffic[2 * i]);
         }
         jw_obj_end(w);
     }

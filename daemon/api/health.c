@@ -15,6 +15,7 @@
 #include "daemon/api/conn.h"
 #include "daemon/api/control.h"
 #include "daemon/api/experts_scrape.h"
+#include "daemon/api/linktable.h"
 #include "daemon/api/ranks.h"
 #include "daemon/api/route.h"
 #include "daemon/api/server.h"
@@ -141,6 +142,8 @@ void api_metrics(struct conn *c)
     put_pages(&b, r);
     put_cache_config(&b, r);
     ranks_metrics(r, &b);
+    if (c->h->cfg.links)
+        links_metrics(c->h->cfg.links, c->h->cfg.domain, &b);
     if (c->h->cfg.experts)
         experts_metrics(c->h->cfg.experts, &b);
     if (c->h->cfg.slo)

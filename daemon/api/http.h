@@ -21,6 +21,7 @@ struct confmgr;
 struct domain;
 struct err;
 struct experts;
+struct linkwatch;
 struct fleet;
 struct http;
 struct journal_row;
@@ -52,6 +53,7 @@ struct http_cfg {
     struct confmgr *confmgr;
     struct experts *experts;
     struct fleet *fleet;
+    struct linkwatch *links;
     struct slo *slo;
     struct store *store;
 };

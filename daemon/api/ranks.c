@@ -12,7 +12,6 @@
 #include "daemon/api/query.h"
 #include "daemon/api/ranks.h"
 #include "daemon/api/server.h"
-#include "daemon/ctrl/linkwatch.h"
 #include "daemon/ctrl/rankview.h"
 
 void ranks_at(const struct rank_view *v, char ret[64])
@@ -29,6 +28,12 @@ void ranks_at(const struct rank_view *v, char ret[64])
 static double share(int64_t part, int64_t whole)
 {
     return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+/* Time that these calls took a rank's link: as emulated, or what they did not wait. */
+static int64_t link_taken_us(const struct comm_count *c)
+{
+    return c->link_us ? c->link_us : c->us > c->wait_us ? c->us - c->wait_us : 0;
 }
 
 static uint64_t scratch_of(const struct rank_view *v)

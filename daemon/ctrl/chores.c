@@ -1,13 +1,12 @@
 /* daemon/ctrl/chores.c - the store looked after. */
 #include "daemon/ctrl/chores.h"
 
-#include <stdlib.h>
-
 #include "base/err.h"
 #include "base/log.h"
 #include "daemon/ctrl/alarm.h"
+#include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/linkwatch.h"
-#include "daemon/ctrl/rankview.h"
+#include "daemon/ctrl/pairview.h"
 #include "daemon/ctrl/slo.h"
 #include "state/store.h"
 
@@ -39,13 +38,14 @@ static void slow_ones(struct chores *c, int64_t wall_ms)
                  CHORES_BACKUPS_KEPT);
 }
 
-static void look_at_links(struct chores *c)
+static void look_at_links(struct chores *c, int64_t now_us)
 {
-    struct rank_view *v;
-    int n = rankview_get(c->router, &v);
+    struct domain_view *own = c->domain ? domain_get(c->domain) : NULL;
+    struct pair_view *v;
+    int n = pairview_get(c->router, &v);
 
-    linkwatch_look(c->links, v, n);
-    free(v);
+    linkwatch_look(c->links, own, v, n, now_us);
+    domain_put(own);
 }
 
 void chores_tick(struct chores *c, int64_t now_us, int64_t wall_ms)
@@ -56,7 +56,7 @@ void chores_tick(struct chores *c, int64_t now_us, int64_t wall_ms)
              ALARM_WARNING, e.msg);
     if (now_us >= c->look_us) {
         c->look_us = now_us + LINK_LOOK_US;
-        look_at_links(c);
+        look_at_links(c, now_us);
     }
     if (!c->minute_us)
         c->minute_us = now_us + MINUTE_US; /* a start has better things to do */

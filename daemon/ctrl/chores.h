@@ -1,5 +1,5 @@
 /* daemon/ctrl/chores.h - what the control thread does now and then for the store: SLO
- * minutes, the reserve, the daily backup; and a look at the links between ranks. What
+ * minutes, the reserve, the daily backup; and a look at the links that ranks use. What
  * does not work becomes an alarm, since nobody waits for it. */
 #ifndef CTRL_CHORES_H
 #define CTRL_CHORES_H
@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct alarms;
+struct domain;
 struct linkwatch;
 struct router;
 struct slo;
@@ -19,7 +20,8 @@ struct chores {
     struct store *store;
     struct alarms *alarms;
     struct linkwatch *links;
-    struct router *router; /* whose ranks they are between */
+    struct router *router; /* whose ranks use them */
+    struct domain *domain; /* whose they are; NULL: only emulated ones are looked at */
     int64_t look_us;       /* when they are looked at next */
     int64_t minute_us;     /* when the slow ones are due, 0 at first */
 };

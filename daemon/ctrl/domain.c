@@ -104,8 +104,10 @@ void domain_rack_unref(struct domain_rack *r)
     if (!r || atomic_fetch_sub(&r->refs, 1) != 1)
         return;
     paths_free(r->paths);
-    if (!r->base)
+    if (!r->base) {
         graph_free(r->graph);
+        free(r->nvlinks);
+    }
     domain_rack_unref(r->base);
     free(r);
 }
@@ -155,13 +157,17 @@ static struct domain_view *view_new(const struct domain *d, struct domain_rack *
     struct domain_view *v = xcalloc(1, sizeof(*v));
     struct domain_cordon *c = xcalloc((size_t)d->n_cordons + 1, sizeof(*c));
     int *avoid = xcalloc((size_t)d->n_cordons + 1, sizeof(*avoid));
+    const struct domain_rack *first = r->base ? r->base : r;
 
     atomic_init(&v->refs, 1);
     v->rack = r;
     v->graph = r->graph;
     v->paths = r->paths;
     v->n_measured = r->n_measured;
-    v->findings = findings_new(r->graph, d->baseline, r->base ? r->base->host : r->host);
+    v->nvlinks = first->nvlinks;
+    v->n_nvlinks = first->n_nvlinks;
+    v->nvlinks_us = first->nvlinks_us;
+    v->findings = findings_new(r->graph, d->baseline, first->host);
     memcpy(c, d->cordons, (size_t)d->n_cordons * sizeof(*c));
     for (int i = 0; i < d->n_cordons; i++) {
         if (domain_find(r->graph, c[i].device, &c[i].node) == 1)

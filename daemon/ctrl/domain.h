@@ -22,6 +22,7 @@ struct findings;
 struct graph;
 struct loop;
 struct measure;
+struct nvlink_count;
 struct paths;
 struct store;
 
@@ -44,7 +45,12 @@ struct domain_view {
     int n_cordons;
     const int *avoid; /* node ids of those that the rack has: the planner's avoid */
     int n_avoid;
-    int n_measured;  /* pairs whose figures are measured ones */
+    int n_measured; /* pairs whose figures are measured ones */
+    /* What the driver counts of NVLinks (topo/nvlinks.h), and the time that rates are
+     * over; these belong to rack too */
+    const struct nvlink_count *nvlinks;
+    int n_nvlinks;
+    int64_t nvlinks_us;
     atomic_int refs; /* domain_get and domain_put only */
 };
 

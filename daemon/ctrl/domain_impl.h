@@ -23,6 +23,9 @@ struct domain_rack {
     struct paths *paths;
     char host[64];
     int n_measured;
+    struct nvlink_count *nvlinks; /* as this reading found them; likewise of the first */
+    int n_nvlinks;
+    int64_t nvlinks_us;
     atomic_int refs;
 };
 

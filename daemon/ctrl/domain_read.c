@@ -28,6 +28,7 @@
 #include "state/store.h"
 #include "topo/file.h"
 #include "topo/graph.h"
+#include "topo/nvlinks.h"
 #include "topo/path.h"
 #include "topo/probe.h"
 #include "topo/probe_child.h"
@@ -43,6 +44,9 @@ struct reading {
     struct probe *probe;
     struct graph *graph;
     struct paths *paths;
+    struct nvlink_count *nvlinks;
+    int n_nvlinks;
+    int64_t nvlinks_us;
     bool failed;
     struct err why;
 };
@@ -54,6 +58,7 @@ static void reading_free(void *arg)
     probe_free(r->probe);
     paths_free(r->paths);
     graph_free(r->graph);
+    free(r->nvlinks);
     free(r->rack);
     free(r->gpu);
     free(r);
@@ -104,9 +109,17 @@ static int probe_machine(struct reading *r, struct err *e)
                                   .dev = "/dev",
                                   .deadline_us = PROBE_DEADLINE_US};
 
+    const struct nvlink_count *at;
+
     if (!r->probe && probe_new(&cfg, &r->probe, e) < 0)
         return -1;
-    return probe_read(r->probe, &r->graph, e);
+    if (probe_read(r->probe, &r->graph, e) < 0)
+        return -1;
+    r->n_nvlinks = probe_nvlinks(r->probe, &at, &r->nvlinks_us);
+    r->nvlinks = xcalloc((size_t)r->n_nvlinks + 1, sizeof(*r->nvlinks));
+    for (int i = 0; i < r->n_nvlinks; i++)
+        r->nvlinks[i] = at[i];
+    return 0;
 }
 
 static int build(struct reading *r, struct err *e)
@@ -298,6 +311,10 @@ static int take(struct domain *d, struct reading *in, struct err *e)
     in->graph = NULL;
     in->paths = NULL;
     r->n_measured = domain_lay_figures(d, r->graph, r->paths);
+    r->n_nvlinks = in->n_nvlinks;
+    r->nvlinks = in->nvlinks;
+    r->nvlinks_us = in->nvlinks_us;
+    in->nvlinks = NULL;
     gethostname(r->host, sizeof(r->host) - 1);
     before = d->view ? d->view->graph : d->baseline;
     if (before)

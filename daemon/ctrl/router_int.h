@@ -78,6 +78,7 @@ struct target {
     struct rankpage *ranks;     /* what its ranks do; NULL in tests */
     struct expertpage *experts; /* and its experts; likewise */
     struct tracepage *trace;    /* what it does while somebody asks; likewise */
+    char emulate[64];           /* rack whose links its ranks emulate, "" none */
     struct rank_seat *seats;
     int n_seats;
     int n_live, n_sent, max_live;

@@ -39,6 +39,7 @@ int target_new(struct router *r, const struct target_cfg *cfg, struct target **r
     t->ranks = cfg->ranks;
     t->experts = cfg->experts;
     t->trace = cfg->trace;
+    snprintf(t->emulate, sizeof(t->emulate), "%s", cfg->emulate ? cfg->emulate : "");
     pthread_mutex_lock(&r->lock);
     list_push(&r->targets, &t->link);
     list_push(&r->pages, &t->page->link);

@@ -25,6 +25,7 @@ struct target_cfg {
     struct expertpage *experts; /* likewise */
     struct tracepage *trace;    /* likewise */
     int role;                   /* enum conf_role */
+    const char *emulate;        /* rack whose links its ranks emulate; NULL or "": none */
 };
 
 int target_new(struct router *r, const struct target_cfg *cfg, struct target **ret,

@@ -332,6 +332,7 @@ int unit_new(const struct unit_env *env, struct unit_spec *spec, int generation,
         .instance = i->name,
         .generation = generation,
         .role = i->role,
+        .emulate = i->layout.emulate,
         .max_live = (int)(i->max_seqs + i->max_waiting),
     };
 

@@ -313,6 +313,20 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(nvml_dev d, unsigned link, struct nvml_p
         snprintf(p->busid, sizeof(p->busid), "%.31s", v[0] == 's' ? v + 1 : v);
     return NVML_OK;
 }
+/* nvlink3.tx=KIB, nvlink3.rx, or for all of a GPU nvlink.tx, nvlink.rx */
+static void put_traffic(nvml_dev d, struct nvml_field *f)
+{
+    const char *way = f->id == NVML_FI_LINK_TX ? "tx" : "rx";
+    char key[32], any[32], v[64];
+
+    snprintf(key, sizeof(key), "nvlink%u.%s", f->scope, way);
+    snprintf(any, sizeof(any), "nvlink.%s", way);
+    if (!text(d, key, v, sizeof(v)) && !text(d, any, v, sizeof(v)))
+        return;
+    f->type = NVML_V_ULL;
+    f->v.ull = strtoull(v, NULL, 10);
+    f->rc = NVML_OK;
+}
 int nvmlDeviceGetFieldValues(nvml_dev d, int n, struct nvml_field *f)
 {
     char key[32];
@@ -324,6 +338,10 @@ int nvmlDeviceGetFieldValues(nvml_dev d, int n, struct nvml_field *f)
         if (f[i].id == NVML_FI_LINK_COUNT && link_count(d)) {
             f[i].v.ui = (uint32_t)link_count(d);
             f[i].rc = NVML_OK;
+            continue;
+        }
+        if (f[i].id == NVML_FI_LINK_TX || f[i].id == NVML_FI_LINK_RX) {
+            put_traffic(d, &f[i]);
             continue;
         }
         snprintf(key, sizeof(key), "field%u", f[i].id);

@@ -17,6 +17,7 @@
 #include "base/loop.h"
 #include "topo/finding.h"
 #include "topo/graph.h"
+#include "topo/nvlinks.h"
 #include "topo/nvml_abi.h"
 #include "topo/nvml_report.h"
 #include "topo/path.h"
@@ -786,6 +787,103 @@ static void test_kept(void **state)
     rig_down(&r);
 }
 
+/* What NVLinks carried, of a machine with this; the second reading has rates. */
+static int count_links(const char *first, const char *second, struct nvlink_count ret[64],
+                       int64_t *ret_us)
+{
+    struct probe_cfg c = {.program = "/proc/self/exe",
+                          .sysfs = sysfs,
+                          .dev = devs,
+                          .hwloc_xml = xml,
+                          .deadline_us = 20000000};
+    const struct nvlink_count *at;
+    const char *const rows[] = {first, second};
+    struct probe *p;
+    struct graph *g;
+    struct err e = {0};
+    int n = 0;
+
+    assert_int_equal(probe_new(&c, &p, &e), 0);
+    assert_int_equal(probe_nvlinks(p, &at, ret_us), 0);
+    for (int i = 0; i < 2; i++) {
+        machine(rows[i]);
+        assert_int_equal(probe_read(p, &g, &e), 0);
+        graph_free(g);
+        n = probe_nvlinks(p, &at, ret_us);
+        assert_int_equal(*ret_us > 0, i == 1);
+        assert_true(n <= 64);
+        memcpy(ret, at, (size_t)n * sizeof(*at));
+    }
+    probe_free(p);
+    return n;
+}
+
+static void test_traffic(void **state)
+{
+    struct nvlink_count v[64];
+    int64_t us;
+
+    (void)state;
+    /* older drivers, or GPUs without such counters: simply not there */
+    assert_int_equal(count_links("", "", v, &us), 0);
+    /* one that grows, one that begins again, one that is told from now on, one of which a
+     * direction is not told; a link that is down has none */
+    int n = count_links("gpu0.nvlink0.tx=1000\ngpu0.nvlink0.rx=5\n"
+                        "gpu0.nvlink2.tx=18446744073709551\ngpu0.nvlink2.rx=7\n"
+                        "gpu0.nvlink5.tx=1\ngpu0.nvlink17=down\n"
+                        "gpu1.nvlink.tx=8\ngpu1.nvlink.rx=9\n",
+                        "gpu0.nvlink0.tx=4096000\ngpu0.nvlink0.rx=5\n"
+                        "gpu0.nvlink2.tx=3\ngpu0.nvlink2.rx=1024007\n"
+                        "gpu0.nvlink5.tx=1\ngpu0.nvlink9.rx=4\n"
+                        "gpu0.nvlink17=down\ngpu0.nvlink17.tx=5\n"
+                        "gpu1.nvlink.tx=8\ngpu1.nvlink.rx=9\n",
+                        v, &us);
+    assert_int_equal(n, 4 + 18);
+    assert_true(us > 0);
+    assert_true(v[0].link == 0 && v[1].link == 2 && v[2].link == 5 && v[3].link == 9);
+    assert_string_equal(v[0].device, "0000:04:00.0");
+    assert_string_equal(v[0].to, "0000:c1:00.0");
+    assert_true(v[0].bps > 20e9);
+    assert_int_equal(v[0].tx_kib, 4096000);
+    assert_float_equal(v[0].tx_bps, 4095000.0 * 1024e6 / (double)us, 1);
+    assert_true(v[0].rx_bps == 0);
+    assert_true(v[1].tx_bps < 0 && v[1].rx_bps > 0); /* it was full, or reset */
+    assert_true(v[2].tx_bps == 0 && v[2].rx_bps < 0 && v[2].rx_kib == -1);
+    assert_true(v[3].rx_kib == 4 && v[3].rx_bps < 0);
+    for (int i = 4; i < n; i++)
+        assert_true(!strcmp(v[i].device, "0000:05:00.0") && v[i].link == i - 4 &&
+                    v[i].tx_bps == 0 && v[i].rx_bps == 0);
+    /* a call that fails is as one that tells nothing; the rest of the reading stands */
+    assert_int_equal(count_links("gpu1.nvlink.tx=8\n",
+                                 "rc.nvmlDeviceGetFieldValues=999\ngpu1.nvlink.tx=9\n", v,
+                                 &us),
+                     0);
+}
+
+/* A driver that hangs costs the reading its deadline, and the rates their base. */
+static void test_traffic_hang(void **state)
+{
+    struct probe_cfg c = {.program = "/proc/self/exe",
+                          .sysfs = sysfs,
+                          .dev = devs,
+                          .hwloc_xml = xml,
+                          .deadline_us = 300000};
+    const struct nvlink_count *at;
+    struct probe *p;
+    struct graph *g;
+    struct err e = {0};
+    int64_t us;
+
+    (void)state;
+    assert_int_equal(probe_new(&c, &p, &e), 0);
+    machine("do.nvmlDeviceGetFieldValues=hang\ngpu0.nvlink.tx=5\n");
+    assert_int_equal(probe_read(p, &g, &e), 0);
+    assert_int_equal(probe_nvlinks(p, &at, &us), 0);
+    assert_non_null(said(g, "NVML"));
+    graph_free(g);
+    probe_free(p);
+}
+
 static void test_crash(void **state)
 {
     struct rig r;
@@ -963,6 +1061,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_missing_symbols),
         cmocka_unit_test(test_live),
         cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_traffic),
+        cmocka_unit_test(test_traffic_hang),
         cmocka_unit_test(test_crash),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_reads_again),
