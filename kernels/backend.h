@@ -315,12 +315,12 @@ struct op_kv_move {
 
 /* ---- mixtures of experts ---- */
 /* Scores of n experts a row -> the top_k of each, best first (ties: the lower number; NaN
- * after all else), no expert twice, and what each weighs, in f32. SOFTMAX: over all of them. SIGMOID: of each, chosen with
- * `bias` added and weighed without. CHOSEN: the logits choose, then softmax over the
- * chosen. normalise: the weights of a row sum to 1; then * scale.
- * n_group over 1: experts stand in as many equal groups in order, and only the best
- * top_group of them may be chosen from (what the others are chosen by is 0). A group is
- * as good as its best (SOFTMAX) or its best two together (SIGMOID). */
+ * after all else), no expert twice, and what each weighs, in f32. SOFTMAX: over all of
+ * them. SIGMOID: of each, chosen with `bias` added and weighed without. CHOSEN: the
+ * logits choose, then softmax over the chosen. normalise: the weights of a row sum to 1;
+ * then * scale. n_group over 1: experts stand in as many equal groups in order, and only
+ * the best top_group of them may be chosen from (what the others are chosen by is 0). A
+ * group is as good as its best (SOFTMAX) or its best two together (SIGMOID). */
 enum route_score { ROUTE_SOFTMAX, ROUTE_SIGMOID, ROUTE_CHOSEN };
 struct op_route {
     struct view logits;        /* [rows, n_expert] */
@@ -332,6 +332,17 @@ struct op_route {
     struct iview ids;    /* rows * top_k out */
     struct view weights; /* [rows, top_k] out */
 };
+/* What rows are of: mark[r] = op_mark of the item that row r belongs to and its phase.
+ * Counts go by the phase of the rows that they are of; what is done to a row is noted by
+ * a bit of its item, or'ed. Both are of rows first..first+n-1 alone, where other ranks
+ * see to the others. mark.buf NULL: all are of phase 0, and nothing is noted; item.buf
+ * NULL: nothing is noted. */
+enum { OP_PHASES = 2 };
+struct op_rows {
+    struct iview mark, item;
+    int first, n;
+};
+static inline int32_t op_mark(int item, int phase) { return item * OP_PHASES + phase; }
 /* Pairs over an expert's capacity, those of the last rows, go away (drop: id -1, weight
  * 0) or to the row's next best expert that it has not and that has room, where there is
  * one; then the row's weights are those of its new choices. route: what chose; ids and
@@ -341,7 +352,9 @@ struct op_capacity {
     int cap;
     bool drop;
     struct iview count, pos; /* scratch: n_expert; rows * top_k out */
-    struct lview lost;       /* 2: sent to another expert, gone: added to; or NULL */
+    struct op_rows who;
+    int32_t note[2]; /* of an item with a pair that was sent to another expert, is gone */
+    struct lview lost[OP_PHASES]; /* 2: of these pairs, added to; or NULL */
 };
 /* Which copy of its expert each pair (row, choice) goes to: to[p] is its rank, to_slot[p]
  * its slot there, both -1 for a pair whose id is below 0. Copies of expert x are
@@ -365,30 +378,38 @@ struct op_spread {
     struct iview first, rank, slot, upto; /* n_expert + 1; of each copy */
     struct iview host;                    /* of each rank */
     struct iview to, to_slot;             /* rows * top_k out */
-    struct lview moved;                   /* 1: pairs that cap moved are added; or NULL */
-    struct iview scratch;                 /* op_spread_scratch of them */
+    struct op_rows who;
+    struct lview moved[OP_PHASES]; /* 1: pairs that cap moved are added; or NULL */
+    struct iview scratch;          /* op_spread_scratch of them */
 };
 static inline int op_spread_scratch(int n_expert, int n_rank, int n_copies)
 {
     return 2 * n_expert + n_rank + 2 * n_copies;
 }
 /* Pairs (row, choice) in order of the ranks that they go to, for an all-to-all:
- * out[pos[p],:] = x[p / top_k,:] and slot[pos[p]] = to_slot[p] for pair p; send[m] of
- * them go to rank m = to[p]. A pair with to[p] = -1 goes nowhere: pos[p] = -1.
- * from[pos[p]] = p / top_k, where from is given: which of out are one row of x. */
+ * out[pos[p],:] = x[p / top_k,:] and slot[pos[p]] = to_slot[p] + OP_TAG_PHASE * the
+ * row's phase for pair p; send[m] of them go to rank m = to[p]. A pair with to[p] = -1
+ * goes nowhere: pos[p] = -1. from[pos[p]] = p / top_k, where from is given: which of out
+ * are one row of x. note: of an item with a pair that goes anywhere. */
+enum { OP_TAG_PHASE = 1 << 29 };
 struct op_dispatch {
     struct view x, out; /* [rows, cols], [rows * top_k, cols] */
     int top_k, n_rank;
     struct iview to, to_slot;     /* rows * top_k */
     struct iview slot, pos, send; /* rows * top_k, rows * top_k, n_rank */
     struct iview from;            /* rows * top_k; buf NULL = not wanted */
+    struct op_rows who;
+    int32_t note;
 };
-/* What is counted of each slot, added to by op_group (rows, over) and op_experts (the
- * times): pairs, pairs over the capacity, time in its products (of all threads over their
- * number), and the time that its pairs waited in op_experts before them, summed. */
+/* What is counted of each slot, by the phase of its pairs, added to by op_group (rows,
+ * over) and op_experts (the times): pairs, pairs over the capacity, time in its products
+ * (of all threads over their number), and the time that its pairs waited in op_experts
+ * before them, summed. Pairs of both phases go through a product together: its time is
+ * divided by how many there were of each. */
 enum { TALLY_ROWS, TALLY_OVER, TALLY_SERVICE_NS, TALLY_QUEUE_NS, OP_TALLY };
 /* Pairs by slot: order[start[s] .. start[s+1]) are the pairs p with slot[p] == s, rising.
- * A pair with slot -1 is in no group; below that or from n_slot on is a device fault.
+ * A pair with slot -1 is in no group; below that or from n_slot on is a device fault. A
+ * slot may be tagged (OP_TAG_PHASE); where mark is given, pair p is of row p / per_row.
  * n_pair: pairs that there are, or (n_pair -1) as many as the values of count sum up to,
  * at most slot.n. cap (0 = none): a slot's capacity; second: its pairs beyond the first
  * cap are in a group n_slot + s of their own, of 2 * n_slot groups. */
@@ -398,7 +419,10 @@ struct op_group {
     bool second;
     struct iview slot, count;  /* count: one value, where n_pair is 0 */
     struct iview order, start; /* slot.n; groups + 1 */
-    struct lview tally;        /* [n_slot, OP_TALLY] or NULL */
+    struct iview later;        /* groups: pairs of phase 1 out; buf NULL: not wanted */
+    struct iview mark;         /* of op_rows; buf NULL: by the tags */
+    int per_row;
+    struct lview tally[OP_PHASES]; /* [n_slot, OP_TALLY] or NULL */
 };
 /* y[p,:] = expert(x[p / per_row,:]) for the pairs that op_group ordered: down of
  * act(gate, up) of the pair's slot. Rows are taken act.rows at a time, first those of all
@@ -410,8 +434,8 @@ struct op_experts {
     struct view y, x; /* [pairs, cols], [pairs / per_row, cols] */
     int per_row, n_slot;
     bool second;
-    struct iview order, start;
-    struct lview tally;                                   /* [n_slot, OP_TALLY] or NULL */
+    struct iview order, start, later; /* later: with tally, of op_group */
+    struct lview tally[OP_PHASES];    /* [n_slot, OP_TALLY] or NULL */
     struct weight *const *gate, *const *up, *const *down; /* [n_slot], WEIGHT_MATMUL */
     /* a slot with NULL in gate is empty: a pair there is a device fault */
     struct weight *const

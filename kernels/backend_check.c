@@ -401,6 +401,27 @@ int check_route(const struct backend *b, const struct op_route *o, struct err *e
     return o->bias ? ck_weight(&c, "bias", o->bias, WEIGHT_VECTOR, n) : 0;
 }
 
+/* Of so many rows. */
+static int ck_rows(const struct ck *c, const struct op_rows *r, int n)
+{
+    if (!r->mark.buf)
+        return 0;
+    if (r->first < 0 || r->n < 0 || r->first > n - r->n)
+        return err_set(c->e, ERR_INTERNAL, "%s: rows %d..%d of %d are marked", c->op,
+                       r->first, r->first + r->n - 1, n);
+    if (r->item.buf && ck_iview(c, "items", &r->item, 1) < 0)
+        return -1;
+    return ck_iview(c, "mark", &r->mark, (size_t)n);
+}
+
+static int ck_lviews(const struct ck *c, const char *name, const struct lview *v, int n)
+{
+    for (int p = 0; p < OP_PHASES; p++)
+        if (ck_lview(c, name, &v[p], n) < 0)
+            return -1;
+    return 0;
+}
+
 int check_capacity(const struct backend *b, const struct op_capacity *o, struct err *e)
 {
     struct ck c = {b, "capacity", e};
@@ -408,7 +429,8 @@ int check_capacity(const struct backend *b, const struct op_capacity *o, struct 
 
     if (check_route(b, &o->route, e) < 0 ||
         ck_iview(&c, "count", &o->count, (size_t)o->route.logits.cols) < 0 ||
-        ck_lview(&c, "lost", &o->lost, 2) < 0 ||
+        ck_rows(&c, &o->who, o->route.logits.rows) < 0 ||
+        ck_lviews(&c, "lost", o->lost, 2) < 0 ||
         ck_int(&c, "capacity over 0", o->cap > 0, 1) < 0)
         return -1;
     return ck_iview(&c, "pos", &o->pos, pairs);
@@ -456,7 +478,7 @@ int check_spread(const struct backend *b, const struct op_spread *o, struct err 
         ck_iview(&c, "host", &o->host, (size_t)o->n_rank) < 0 ||
         ck_iview(&c, "to", &o->to, pairs) < 0 ||
         ck_iview(&c, "to_slot", &o->to_slot, pairs) < 0 ||
-        ck_lview(&c, "moved", &o->moved, 1) < 0)
+        ck_rows(&c, &o->who, o->rows) < 0 || ck_lviews(&c, "moved", o->moved, 1) < 0)
         return -1;
     return ck_iview(&c, "scratch", &o->scratch,
                     (size_t)op_spread_scratch(o->first.n - 1, o->n_rank, o->rank.n));
@@ -473,6 +495,7 @@ int check_dispatch(const struct backend *b, const struct op_dispatch *o, struct 
         ck_iview(&c, "to_slot", &o->to_slot, (size_t)pairs) < 0 ||
         ck_iview(&c, "slot", &o->slot, (size_t)pairs) < 0 ||
         ck_iview(&c, "pos", &o->pos, (size_t)pairs) < 0 ||
+        ck_rows(&c, &o->who, o->x.rows) < 0 ||
         (o->from.buf && ck_iview(&c, "from", &o->from, (size_t)pairs) < 0))
         return -1;
     return ck_iview(&c, "send", &o->send, (size_t)o->n_rank);
@@ -481,6 +504,7 @@ int check_dispatch(const struct backend *b, const struct op_dispatch *o, struct 
 int check_group(const struct backend *b, const struct op_group *o, struct err *e)
 {
     struct ck c = {b, "group", e};
+    int groups = o->n_slot * (o->second ? 2 : 1);
 
     if (o->n_slot < 1 || o->n_slot > OP_GROUP_MAX_SLOTS || o->n_pair > o->slot.n ||
         o->cap < 0)
@@ -489,9 +513,14 @@ int check_group(const struct backend *b, const struct op_group *o, struct err *e
     if (ck_iview(&c, "slot", &o->slot, 0) < 0 ||
         (o->n_pair < 0 && ck_iview(&c, "count", &o->count, 1) < 0) ||
         ck_iview(&c, "order", &o->order, (size_t)o->slot.n) < 0 ||
-        ck_lview(&c, "tally", &o->tally, o->n_slot * OP_TALLY) < 0)
+        (o->later.buf && ck_iview(&c, "later", &o->later, (size_t)groups) < 0) ||
+        (o->mark.buf && (o->per_row < 1 || o->n_pair < 0 ||
+                         ck_iview(&c, "mark", &o->mark,
+                                  ((size_t)o->n_pair + (size_t)o->per_row - 1) /
+                                      (size_t)o->per_row) < 0)) ||
+        ck_lviews(&c, "tally", o->tally, o->n_slot * OP_TALLY) < 0)
         return -1;
-    return ck_iview(&c, "start", &o->start, (size_t)o->n_slot * (o->second ? 2 : 1) + 1);
+    return ck_iview(&c, "start", &o->start, (size_t)groups + 1);
 }
 
 static int ck_expert_biases(const struct ck *c, const struct op_experts *o, int slot)
@@ -507,14 +536,14 @@ static int ck_expert_biases(const struct ck *c, const struct op_experts *o, int 
 int check_experts(const struct backend *b, const struct op_experts *o, struct err *e)
 {
     struct ck c = {b, "experts", e};
-    int ff = o->act.cols, tile = o->act.rows;
+    int ff = o->act.cols, tile = o->act.rows, groups = o->n_slot * (o->second ? 2 : 1);
 
     if (ck_view(&c, "y", &o->y) < 0 || ck_view(&c, "x", &o->x) < 0 ||
         ck_int(&c, "columns", o->x.cols, o->y.cols) < 0 ||
         ck_iview(&c, "order", &o->order, 0) < 0 ||
-        ck_iview(&c, "start", &o->start, (size_t)o->n_slot * (o->second ? 2 : 1) + 1) <
-            0 ||
-        ck_lview(&c, "tally", &o->tally, o->n_slot * OP_TALLY) < 0 ||
+        ck_iview(&c, "start", &o->start, (size_t)groups + 1) < 0 ||
+        (o->tally[0].buf && ck_iview(&c, "later", &o->later, (size_t)groups) < 0) ||
+        ck_lviews(&c, "tally", o->tally, o->n_slot * OP_TALLY) < 0 ||
         ck_shape(&c, "act", &o->act, tile, ff) < 0)
         return -1;
     if (o->per_row < 1 || tile < 1 || tile > b->caps.max_rows)

@@ -40,7 +40,8 @@ struct part {
     int n, first, n_tiles;              /* first: row of the run */
     int last_n, last_width, last_index; /* of the last tile */
     struct half half[2];
-    int64_t *service_ns, *queue_ns;
+    double later; /* the share of phase 1 in its pairs */
+    int64_t *service_ns[CPU_PHASES], *queue_ns[CPU_PHASES];
     _Atomic uint64_t ticks, began; /* in its panels, by all; of the first of them */
 };
 
@@ -128,8 +129,9 @@ static void fill_part(struct part *p, const struct cpu_expert *e, int from, int 
     p->pair = e->pair + from;
     p->n = n;
     p->first = first;
-    p->service_ns = e->service_ns;
-    p->queue_ns = e->queue_ns;
+    p->later = (double)e->later / e->n;
+    memcpy(p->service_ns, e->service_ns, sizeof(p->service_ns));
+    memcpy(p->queue_ns, e->queue_ns, sizeof(p->queue_ns));
     memcpy(p->bias, e->bias, sizeof(p->bias));
     p->n_tiles = (n + MAT_TILE - 1) / MAT_TILE;
     p->last_n = n - (p->n_tiles - 1) * MAT_TILE;
@@ -373,7 +375,7 @@ static void do_panels(struct run *r, int half, int member)
             mine = atomic_fetch_add(turn, 1);
         }
         before += units;
-        if (any && p->service_ns) {
+        if (any && p->service_ns[0]) {
             uint64_t now = clock_ticks();
             took(p, since, now);
             since = now;
@@ -407,6 +409,15 @@ static void start_run(struct run *r, struct team *t, const struct cpu_experts *x
         atomic_store(&r->turn[i].next, 0);
 }
 
+/* ns to both phases, by how many pairs of the part are of each. */
+static void divide(const struct part *p, int64_t *const to[CPU_PHASES], int64_t ns)
+{
+    int64_t later = (int64_t)((double)ns * p->later);
+
+    *to[0] += ns - later;
+    *to[1] += later;
+}
+
 /* Ticks into nanoseconds, by how many there were of both since rows began to wait. */
 static void tell_times(struct run *r)
 {
@@ -418,10 +429,11 @@ static void tell_times(struct run *r)
         struct part *p = &r->part[i];
         double wait = (double)(atomic_load(&p->began) - r->ticks) * p->n;
 
-        if (!p->service_ns)
+        if (!p->service_ns[0])
             continue;
-        *p->service_ns += (int64_t)((double)atomic_load(&p->ticks) * ns / members);
-        *p->queue_ns += (int64_t)(wait * ns);
+        divide(p, p->service_ns,
+               (int64_t)((double)atomic_load(&p->ticks) * ns / members));
+        divide(p, p->queue_ns, (int64_t)(wait * ns));
     }
 }
 
@@ -434,7 +446,7 @@ static void end_run(struct run *r)
     r->private =
         r->rows * team_size(r->team) <= PRIVATE_SUM && all <= r->x->scratch_bytes - LINE;
     team_run(r->team, run_member, r);
-    if (r->part[0].service_ns)
+    if (r->part[0].service_ns[0])
         tell_times(r);
 }
 

@@ -59,13 +59,16 @@ struct cpu_product {
 /* Runs on the team (quantise, barrier, multiply); returns when done. */
 void cpu_product_run(struct team *t, const struct cpu_product *p);
 
+enum { CPU_PHASES = 2 }; /* of rows: as in backend.h */
+
 /* Rows x[pair[i] / per_row] through one expert to y[pair[i]], i < n. */
 struct cpu_expert {
     const struct cpu_mat *gate, *up, *down;
     const float *bias[3]; /* of each, or NULL */
     const int32_t *pair;
-    int n;
-    int64_t *service_ns, *queue_ns; /* added to, as TALLY_*; NULL = not measured */
+    int n, later; /* later: pairs of phase 1 among them */
+    /* added to, as TALLY_*; NULL = not measured */
+    int64_t *service_ns[CPU_PHASES], *queue_ns[CPU_PHASES];
 };
 /* a: room for the rows between the products, max_rows of them at a time. */
 struct cpu_experts {

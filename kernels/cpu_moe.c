@@ -9,6 +9,8 @@
 
 #include "kernels/cpu.h"
 
+_Static_assert((int)CPU_PHASES == (int)OP_PHASES, "phases");
+
 static float *row_of(const struct view *v, int r)
 {
     return cpu_view(v) + (size_t)r * (size_t)v->ld;
@@ -156,6 +158,33 @@ int cpu_op_route(struct stream *s, const struct op_route *o, struct err *e)
     return 0;
 }
 
+/* ---- what rows are of ---- */
+
+/* Is what is done to a row counted here? */
+static bool counted(const struct op_rows *w, int r)
+{
+    return !w->mark.buf || (r >= w->first && r - w->first < w->n);
+}
+
+static int phase_of(const struct iview *mark, int r)
+{
+    return mark->buf ? cpu_iview(mark)[r] % OP_PHASES : 0;
+}
+
+/* Of the item of a row that is counted; one beyond those that there are is a fault. */
+static void note(struct stream *s, const struct op_rows *w, int r, int32_t bits)
+{
+    int item;
+
+    if (!bits || !w->mark.buf || !w->item.buf)
+        return;
+    item = cpu_iview(&w->mark)[r] / OP_PHASES;
+    if (item < 0 || item >= w->item.n)
+        cpu_stream_fault(s, "a row of item %d of %d", item, w->item.n);
+    else
+        ints_of(&w->item)[item] |= bits;
+}
+
 /* ---- capacity ---- */
 
 static void take_away(const struct op_capacity *o, int32_t *ids, int32_t *count)
@@ -224,30 +253,39 @@ static int choose_next(const struct op_capacity *o, int r, int32_t *ids, int32_t
     return found;
 }
 
+static void count_lost(struct stream *s, const struct op_capacity *o, int r, int which,
+                       int n)
+{
+    int64_t *lost = cpu_lview(&o->lost[phase_of(&o->who.mark, r)]);
+
+    if (lost)
+        lost[which] += n;
+    note(s, &o->who, r, o->note[which]);
+}
+
 int cpu_op_capacity(struct stream *s, const struct op_capacity *o, struct err *e)
 {
     int32_t *ids = ints_of(&o->route.ids), *count = ints_of(&o->count);
     int32_t *pos = ints_of(&o->pos);
-    int64_t *lost = cpu_lview(&o->lost);
-    int k = o->route.top_k, next = 0, gone = 0;
+    int k = o->route.top_k;
 
-    (void)e, (void)s;
+    (void)e;
     take_away(o, ids, count);
     for (int r = 0; r < o->route.logits.rows; r++) {
         int32_t *own = ids + (size_t)r * (size_t)k;
         float *w = row_of(&o->route.weights, r);
+        int n[2] = {0};
 
         if (!o->drop && chosen(own, k, -1))
-            next += choose_next(o, r, own, count);
+            n[0] = choose_next(o, r, own, count);
         for (int j = 0; j < k; j++) {
             pos[r * k + j] = own[j] < 0 ? -1 : r * k + j;
             w[j] = own[j] < 0 ? 0 : w[j];
-            gone += own[j] < 0;
+            n[1] += own[j] < 0;
         }
-    }
-    if (lost) {
-        lost[0] += next;
-        lost[1] += gone;
+        for (int i = 0; i < 2 && counted(&o->who, r); i++)
+            if (n[i])
+                count_lost(s, o, r, i, n[i]);
     }
     return 0;
 }
@@ -259,6 +297,7 @@ int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e
     const int32_t *to = cpu_iview(&o->to), *to_slot = cpu_iview(&o->to_slot);
     int32_t *send = ints_of(&o->send), *pos = ints_of(&o->pos), *slot = ints_of(&o->slot);
     int32_t *from = o->from.buf ? ints_of(&o->from) : NULL;
+    const struct iview *mark = &o->who.mark;
     int n = o->x.rows * o->top_k, at = 0;
 
     (void)e;
@@ -278,7 +317,8 @@ int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e
             }
             memcpy(row_of(&o->out, at), row_of(&o->x, p / o->top_k),
                    (size_t)o->x.cols * sizeof(float));
-            slot[at] = to_slot[p];
+            slot[at] = to_slot[p] | OP_TAG_PHASE * phase_of(mark, p / o->top_k);
+            note(s, &o->who, p / o->top_k, o->note);
             if (from)
                 from[at] = p / o->top_k;
             pos[p] = at++;
@@ -293,6 +333,18 @@ int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e
 static int group_of(const struct op_group *o, int slot, int i)
 {
     return o->second && o->cap && i >= o->cap ? o->n_slot + slot : slot;
+}
+
+/* Of pair p, which has one. */
+static int slot_of(const struct op_group *o, int p)
+{
+    return cpu_iview(&o->slot)[p] % OP_TAG_PHASE;
+}
+
+static int pair_phase(const struct op_group *o, int p)
+{
+    return o->mark.buf ? phase_of(&o->mark, p / o->per_row)
+                       : cpu_iview(&o->slot)[p] / OP_TAG_PHASE;
 }
 
 /* Pairs that there are; -1 with a fault. */
@@ -311,7 +363,8 @@ static int count_pairs(struct stream *s, const struct op_group *o)
         return -1;
     }
     for (int p = 0; p < n; p++)
-        if (slot[p] < -1 || slot[p] >= o->n_slot) {
+        if (slot[p] < -1 || slot[p] / OP_TAG_PHASE >= OP_PHASES ||
+            slot[p] % OP_TAG_PHASE >= o->n_slot) {
             cpu_stream_fault(s, "group: slot %d of %d", slot[p], o->n_slot);
             return -1;
         }
@@ -322,20 +375,28 @@ int cpu_op_group(struct stream *s, const struct op_group *o, struct err *e)
 {
     const int32_t *slot = cpu_iview(&o->slot);
     int32_t *order = ints_of(&o->order), *start = ints_of(&o->start);
-    int32_t size[OP_GROUP_MAX_SLOTS];
-    int64_t *tally = cpu_lview(&o->tally);
+    int32_t size[OP_GROUP_MAX_SLOTS], *later = o->later.buf ? ints_of(&o->later) : NULL;
+    int64_t *tally[OP_PHASES] = {cpu_lview(&o->tally[0]), cpu_lview(&o->tally[1])};
     int n = count_pairs(s, o), groups = o->n_slot * (o->second ? 2 : 1), all;
 
     (void)e;
     memset(start, 0, ((size_t)groups + 1) * sizeof(*start));
     memset(size, 0, (size_t)o->n_slot * sizeof(*size));
-    for (int p = 0; p < n; p++)
-        if (slot[p] >= 0)
-            start[group_of(o, slot[p], size[slot[p]]++) + 1]++;
-    for (int i = 0; tally && i < o->n_slot; i++) {
-        tally[i * OP_TALLY + TALLY_ROWS] += size[i];
-        if (o->cap && size[i] > o->cap)
-            tally[i * OP_TALLY + TALLY_OVER] += size[i] - o->cap;
+    if (later)
+        memset(later, 0, (size_t)groups * sizeof(*later));
+    for (int p = 0; p < n; p++) {
+        if (slot[p] < 0)
+            continue;
+        int of = slot_of(o, p), phase = pair_phase(o, p), at = size[of]++;
+        int group = group_of(o, of, at);
+
+        start[group + 1]++;
+        if (later)
+            later[group] += phase;
+        if (tally[phase]) {
+            tally[phase][of * OP_TALLY + TALLY_ROWS]++;
+            tally[phase][of * OP_TALLY + TALLY_OVER] += o->cap && at >= o->cap;
+        }
     }
     for (int i = 0; i < groups; i++)
         start[i + 1] += start[i];
@@ -343,7 +404,7 @@ int cpu_op_group(struct stream *s, const struct op_group *o, struct err *e)
     /* fill from the ends of the groups backwards, then start is as it was */
     for (int p = n - 1; p >= 0; p--)
         if (slot[p] >= 0)
-            order[--start[group_of(o, slot[p], --size[slot[p]]) + 1]] = p;
+            order[--start[group_of(o, slot_of(o, p), --size[slot_of(o, p)]) + 1]] = p;
     for (int i = 0; i < groups; i++)
         start[i] = start[i + 1];
     start[groups] = all;
@@ -354,7 +415,7 @@ int cpu_op_group(struct stream *s, const struct op_group *o, struct err *e)
 
 struct slots {
     const struct op_experts *o;
-    int64_t *tally;
+    int64_t *tally[OP_PHASES];
     int at, n; /* groups */
     struct cpu_expert e;
 };
@@ -387,9 +448,12 @@ static const struct cpu_expert *next_expert(void *arg)
         .bias = {bias_of(s->o, 0, slot), bias_of(s->o, 1, slot), bias_of(s->o, 2, slot)},
         .pair = cpu_iview(&s->o->order) + start[s->at],
         .n = start[s->at + 1] - start[s->at],
-        .service_ns = s->tally ? &s->tally[slot * OP_TALLY + TALLY_SERVICE_NS] : NULL,
-        .queue_ns = s->tally ? &s->tally[slot * OP_TALLY + TALLY_QUEUE_NS] : NULL,
+        .later = s->o->later.buf ? cpu_iview(&s->o->later)[s->at] : 0,
     };
+    for (int p = 0; p < OP_PHASES && s->tally[p]; p++) {
+        s->e.service_ns[p] = &s->tally[p][slot * OP_TALLY + TALLY_SERVICE_NS];
+        s->e.queue_ns[p] = &s->tally[p][slot * OP_TALLY + TALLY_QUEUE_NS];
+    }
     s->at++;
     return &s->e;
 }
@@ -399,7 +463,8 @@ int cpu_op_experts(struct stream *s, const struct op_experts *o, struct err *e)
     const struct cpu_backend *cb = cpu_of(s);
     const int32_t *start = cpu_iview(&o->start);
     int groups = o->n_slot * (o->second ? 2 : 1);
-    struct slots slots = {.o = o, .tally = cpu_lview(&o->tally), .n = groups};
+    struct slots slots = {
+        .o = o, .tally = {cpu_lview(&o->tally[0]), cpu_lview(&o->tally[1])}, .n = groups};
     const struct cpu_experts x = {
         .isa = cb->isa,
         .x = cpu_view(&o->x),

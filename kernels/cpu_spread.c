@@ -236,12 +236,22 @@ static void by_load(struct job *s)
 
 /* ---- capacity ---- */
 
+static void count_moved(const struct op_spread *o, int row)
+{
+    const struct op_rows *w = &o->who;
+    bool mine = !w->mark.buf || (row >= w->first && row - w->first < w->n);
+    int phase = w->mark.buf ? cpu_iview(&w->mark)[row] % OP_PHASES : 0;
+    int64_t *moved = cpu_lview(&o->moved[phase]);
+
+    if (mine && moved)
+        ++*moved;
+}
+
 /* Pairs over a copy's capacity to the emptiest other copy that has room, where one has.
  */
 static void relieve(struct job *s)
 {
     int cap = s->o->cap;
-    int64_t *moved = cpu_lview(&s->o->moved);
 
     memset(s->quota, 0, (size_t)s->o->rank.n * sizeof(*s->quota));
     for (int p = 0; p < s->n; p++)
@@ -260,8 +270,7 @@ static void relieve(struct job *s)
         s->quota[s->at[p]]--;
         s->quota[best]++;
         s->at[p] = best;
-        if (moved)
-            ++*moved;
+        count_moved(s->o, p / s->o->top_k);
     }
 }
 

@@ -289,17 +289,16 @@ static bool sample(struct expert_set *s)
 {
     size_t n = (size_t)s->now->n_layer * (size_t)s->now->d.n_expert;
     struct experts_counts all;
-    bool first = !s->any_seen;
+    bool first = !s->any_seen, again = false; /* it may have begun again from zero */
 
     new_counts(&all, s->now->n_layer, n);
     if (!s->e.read || !s->e.read(s->e.arg, s->now->n_layer, s->now->d.n_expert, &all)) {
         free_counts(&all);
         return false;
     }
+    for (int p = 0; p < CONTROLLER_PHASES; p++)
+        again |= all.steps[p] < s->seen.steps[p];
     for (int p = 0; p < CONTROLLER_PHASES; p++) {
-        /* it may have begun again from zero */
-        bool again = all.steps[p] < s->seen.steps[p];
-
         s->fresh.steps[p] = all.steps[p] - (again ? 0 : s->seen.steps[p]);
         for (size_t k = 0; k < n; k++) {
             s->fresh.tokens[p][k] = all.tokens[p][k] - (again ? 0 : s->seen.tokens[p][k]);

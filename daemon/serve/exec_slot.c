@@ -41,7 +41,10 @@ void exec_slot_lay_out(struct exec_slot *s)
     for (int32_t i = 0; i < s->st->n_items; i++) {
         int32_t outs = items[i].n_tok - items[i].out_from;
         int32_t samples = items[i].sample >= 0;
-        s->results[i] = (struct step_result){items[i].seq, at, outs - samples, samples};
+        s->results[i] = (struct step_result){.seq = items[i].seq,
+                                             .tok_off = at,
+                                             .n_scored = outs - samples,
+                                             .n_accepted = samples};
         at += outs;
     }
     s->done.n_results = s->st->n_items;

@@ -113,16 +113,19 @@ int expertpage_open(struct expertpage *p, const struct routes_dims *d, int n_lay
     return 0;
 }
 
-void expertpage_pairs_begin(struct expertpage *p)
+static void forget_pairs(struct expertpage *p, int n_layer, int n)
 {
-    int64_t n = get(&p->n_expert);
-
-    if (n > EXPERTPAGE_PAIRED)
-        return;
-    for (int l = 0; l < get(&p->n_layer); l++)
+    for (int l = 0; l < n_layer; l++)
         for (int a = 0; a < n; a++)
             for (int b = 0; b < n; b++)
                 atomic_store_explicit(&p->pairs[l][a][b], 0, memory_order_relaxed);
+}
+
+void expertpage_pairs_begin(struct expertpage *p)
+{
+    if (get(&p->n_expert) > EXPERTPAGE_PAIRED)
+        return;
+    forget_pairs(p, (int)get(&p->n_layer), (int)get(&p->n_expert));
     put(&p->paired, 1);
 }
 
@@ -192,8 +195,11 @@ void expertpage_restart(struct expertpage *p)
     struct routes_dims d;
     int n;
 
-    if (expertpage_dims(p, &d, &n))
+    if (expertpage_dims(p, &d, &n)) {
         forget_left(p, n, d.n_expert);
+        if (get(&p->paired) && d.n_expert <= EXPERTPAGE_PAIRED)
+            forget_pairs(p, n, d.n_expert);
+    }
     atomic_fetch_add(&p->epoch, 1);
     for (int i = 0; i < EXPERT_PHASES; i++)
         put(&p->steps[i], 0);

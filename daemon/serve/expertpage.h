@@ -4,9 +4,13 @@
  * A sparse region of atomic cells in a memfd, of the same size whatever the model: ranks
  * write their slots after each step, the daemon reads without asking. Counts run since
  * the engine began, or since the daemon last asked to begin again (after the warming
- * generation); prefill and decode apart, where a step is decode when each of its items is
- * one token. Cells are single values; what is read while it is written has some that are
- * a step newer than others. Writers: each rank's thread its own rows; readers: any. */
+ * generation); prefill and decode apart, by row: a row is of decode when it is the token
+ * that its sequence generated last, else of prefill. What rows of both take together is
+ * divided by how many there are of each: service and queue time by the pairs of a slot in
+ * a run, bytes and time of all-to-alls by the rows of the run. A step counts as decode
+ * where it has no row of prefill. Cells are single values; what is read while it is
+ * written has some that are a step newer than others. Writers: each rank's thread its own
+ * rows; readers: any. */
 #ifndef SERVE_EXPERTPAGE_H
 #define SERVE_EXPERTPAGE_H
 
@@ -40,7 +44,8 @@ struct expert_slot {
     struct expert_count n[EXPERT_PHASES];
 };
 
-/* What a rank says after a step of one phase: its layers [n_layer] (first: over the
+/* What a rank says after a step; phase: that of the step, EXPERT_PHASES = it had no rows.
+ * Its layers [n_layer] (first: over the
  * model's layers of experts) of n_slot slots each, layer by layer. Borrowed. */
 struct expert_report {
     int rank, phase, first, n_layer, n_slot;
@@ -51,7 +56,6 @@ struct expert_report {
      * [n_layer, n_expert]; NULL = none has. */
     const struct expert_count *left;
     int n_expert;
-    unsigned altered; /* STEP_ALTERED_*, since the last report */
 };
 enum { EXPERT_COUNT_CELLS = 4, EXPERT_TRAFFIC_CELLS = 7 };
 static inline int expert_report_stride(int n_slot)

@@ -297,9 +297,8 @@ int forward_run(struct forward *f, const struct step *st, forward_sink_fn sink, 
     struct shape s[FORWARD_MICRO_MAX];
     int n, outs = 0;
 
-    forward_moe_begin(f, st);
-    if (forward_stage_step(f, st, s, &n, e) < 0 || forward_moves(f, st, e) < 0 ||
-        forward_copies(f, &s[0], e) < 0)
+    if (forward_moe_begin(f, st, e) < 0 || forward_stage_step(f, st, s, &n, e) < 0 ||
+        forward_moves(f, st, e) < 0 || forward_copies(f, &s[0], e) < 0)
         return -1;
     for (int i = 0; i < n; i++) {
         if (has_rows(f, &s[i]) && forward_layers(f, &s[i], e) < 0)

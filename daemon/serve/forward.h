@@ -168,11 +168,15 @@ int forward_route_set(struct forward *f, int layer, const struct routes *r,
  * No table that is in force may name the slot. Made with forward_backend's device. */
 void forward_slot_swap(struct forward *f, int layer, int slot, struct weight **w);
 struct backend *forward_backend(struct forward *f);
-/* What the layers of experts have done since forward_new or the last clear, in steps of
- * the kind that the last one was (expertpage.h); one download. Nothing (n_layer 0) of a
- * dense model and of a rank whose counts another one has too. Valid until the next call.
- */
+/* What the layers of experts have done since forward_new or the last clear, of the phases
+ * that the last step had rows of (expertpage.h); one download of each. Nothing (n_layer
+ * 0) of a dense model and of a rank whose counts another one has too. Valid until the
+ * next call. */
 int forward_report(struct forward *f, struct expert_report *ret, struct err *e);
+/* What this rank did to rows of each item of the last step that changes what the model
+ * answers: STEP_ALTERED_* [max_items], valid until the next step; NULL: nothing of the
+ * kind can be. */
+int forward_altered(struct forward *f, const int32_t **ret, struct err *e);
 int forward_counts_clear(struct forward *f, struct err *e);
 /* From the next run on layers of experts say when they did what, as rank `rank`, into p;
  * NULL: no longer. */

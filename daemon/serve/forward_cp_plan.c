@@ -11,10 +11,10 @@ size_t forward_cp_stage_size(const struct forward_cfg *c, size_t blocks)
 {
     size_t r = (size_t)max_int(c->part.cp, 1);
 
-    /* ids, places of rows, outputs both ways; blocks to pack; where sequences begin in
-     * each packet; counts; gaps of alignment */
-    return 9 * (size_t)c->max_rows + blocks + r * (size_t)c->max_items +
-           4 * FORWARD_CP_MAX + 20 * 16;
+    /* ids, marks, places of rows, outputs both ways; blocks to pack; where sequences
+     * begin in each packet; counts; gaps of alignment */
+    return 10 * (size_t)c->max_rows + blocks + r * (size_t)c->max_items +
+           4 * FORWARD_CP_MAX + 21 * 16;
 }
 
 /* ---- who has what ---- */
@@ -230,7 +230,7 @@ void forward_cp_stage(struct forward *f, struct shape *s, int k)
 {
     struct forward_cp *cp = f->cp;
     struct cp_batch *c = &cp->batch[k];
-    int total[FORWARD_CP_MAX] = {0}, all_ids = s->at.ids;
+    int total[FORWARD_CP_MAX] = {0}, all_ids = s->at.ids, all_marks = s->rows.at;
     bool *few = cp->few;
     size_t packed = 0;
     int64_t from, to;
@@ -264,10 +264,13 @@ void forward_cp_stage(struct forward *f, struct shape *s, int k)
     plan_counts(f, c, s);
     plan_outs(f, c, s, total);
     s->at.ids = take(s, c->n);
+    s->rows.at = take(s, c->n);
     for (int row = 0; row < c->n_all; row++) {
         int at = cp->row_of[row] - c->from;
-        if (cp->rank_of[row] == f->w.d.cp_at && at >= 0 && at < c->n)
-            f->stage[s->at.ids + at] = f->stage[all_ids + row];
+        if (cp->rank_of[row] != f->w.d.cp_at || at < 0 || at >= c->n)
+            continue;
+        f->stage[s->at.ids + at] = f->stage[all_ids + row];
+        f->stage[s->rows.at + at] = f->stage[all_marks + row];
     }
     s->n_rows = c->n;
     s->cp = c;

@@ -19,6 +19,13 @@ struct staging {
     int ids, row, pos, outs, table, src, dst, len;
 };
 
+/* What rows are of: op_mark of each of this rank's (of its group's, before cp shares
+ * them) from int `at` of f->idx on; rows of all ranks together, and of them of items that
+ * decode. */
+struct forward_mark {
+    int at, all, later;
+};
+
 struct cp_batch;
 struct forward_cp;
 struct forward_moe;
@@ -26,6 +33,7 @@ struct forward_moe;
 /* One micro-batch as the counts that ops take: rows from..from+n_rows of the step. */
 struct shape {
     int n_items, n_rows, n_outs, n_copies, max_blocks, max_ctx;
+    struct forward_mark rows, outs; /* of all ranks, but for `at` */
     int from;
     struct staging at;
     const struct cp_batch *cp;            /* with cp: then the counts are of my rows */
@@ -152,11 +160,11 @@ int forward_latent_out(struct forward *f, const struct forward_layer *l, struct 
  * of the rows. */
 int forward_moe_new(struct forward *f, struct err *e);
 /* A step begins. */
-void forward_moe_begin(struct forward *f, const struct step *st);
+int forward_moe_begin(struct forward *f, const struct step *st, struct err *e);
 void forward_moe_free(struct forward *f);
 int forward_moe_run(struct forward *f, const struct forward_layer *l, struct dbuf *x,
-                    int rows, const struct shape *sp, const int64_t *row_bytes,
-                    struct err *e);
+                    int rows, const struct forward_mark *of, const struct shape *sp,
+                    const int64_t *row_bytes, struct err *e);
 /* y := rows of x (f->x, of all tp members where sp) that outputs first.. come from. */
 int forward_gather(struct forward *f, struct dbuf *y, struct dbuf *x, int cols,
                    const struct shape *s, int first, int n, struct err *e);

@@ -18,6 +18,7 @@
  * Apart and cut (ep = cp x adp, tp > 1): as above, among the ranks with the same part of
  * every expert's width, and a sum over tp at home. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -50,6 +51,8 @@ static void lay_out(struct forward_moe *m, const struct forward *f)
     a->got = take(a, m->max_here);
     a->order = take(a, m->max_here);
     a->start = take(a, 2 * max_int(f->w.d.n_slot, x->n_expert) + 1);
+    a->later = take(a, 2 * max_int(f->w.d.n_slot, x->n_expert));
+    a->noted = take(a, f->cfg.max_items);
     a->send = take(a, ep * FORWARD_CHUNKS_MAX);
     a->recv = take(a, ep * FORWARD_CHUNKS_MAX);
     a->back = take(a, ep * FORWARD_CHUNKS_MAX);
@@ -147,17 +150,40 @@ int forward_moe_new(struct forward *f, struct err *e)
                        m->n_layer);
     lay_out(m, f);
     m->table = xcalloc((size_t)m->table_len, sizeof(int32_t));
+    m->noted = xcalloc((size_t)f->cfg.max_items, sizeof(*m->noted));
     if (new_buffers(f, m, e) < 0 || new_wire(f, m, e) < 0 || forward_tally_new(f, e) < 0)
         return -1;
     return forward_routes_new(f, e);
 }
 
-void forward_moe_begin(struct forward *f, const struct step *st)
+int forward_moe_begin(struct forward *f, const struct step *st, struct err *e)
 {
-    if (!f->moe)
-        return;
-    f->moe->phase = (uint32_t)st->number * 0x9e3779b9u;
+    struct forward_moe *m = f->moe;
+    size_t bytes = (size_t)f->cfg.max_items * sizeof(*m->noted);
+
+    if (!m)
+        return 0;
+    m->phase = (uint32_t)st->number * 0x9e3779b9u;
     forward_tally_begin(f, st);
+    if (!moe_alters(f))
+        return 0;
+    memset(m->noted, 0, bytes);
+    return stream_upload(f->s, m->ints, (size_t)m->at.noted * 4, m->noted, bytes, e);
+}
+
+int forward_altered(struct forward *f, const int32_t **ret, struct err *e)
+{
+    struct forward_moe *m = f->moe;
+    size_t bytes = (size_t)f->cfg.max_items * sizeof(*m->noted);
+
+    *ret = NULL;
+    if (!m || !moe_alters(f))
+        return 0;
+    if (stream_download(f->s, m->noted, m->ints, (size_t)m->at.noted * 4, bytes, e) < 0 ||
+        stream_sync(f->s, e) < 0)
+        return -1;
+    *ret = m->noted;
+    return 0;
 }
 
 void forward_moe_free(struct forward *f)
@@ -173,6 +199,7 @@ void forward_moe_free(struct forward *f)
         dbuf_free(bufs[i]);
     forward_tally_free(f);
     free(m->table);
+    free(m->noted);
     free(m);
 }
 
@@ -239,20 +266,23 @@ static int route(struct forward *f, const struct forward_layer *l, struct view h
                                .ids = moe_ints_of(f, m->at.ids, h.rows * x->top_k),
                                .weights = view_of(m->weights, h.rows, x->top_k)};
 
-    const struct lview lost = forward_tally_lost(f, l);
-    const struct op_capacity less = {.route = o,
-                                     .cap = m->cap_known,
-                                     .drop =
-                                         f->cfg.part.experts.overflow == OVERFLOW_DROP,
-                                     .count = moe_ints_of(f, m->at.spread, x->n_expert),
-                                     .pos = moe_ints_of(f, m->at.pos, h.rows * x->top_k),
-                                     .lost = {lost.buf, lost.off + 8, 2}};
+    const struct lview lost[] = {forward_tally_lost(f, l, 0),
+                                 forward_tally_lost(f, l, 1)};
+    const struct op_capacity less = {
+        .route = o,
+        .cap = m->cap_known,
+        .drop = f->cfg.part.experts.overflow == OVERFLOW_DROP,
+        .count = moe_ints_of(f, m->at.spread, x->n_expert),
+        .pos = moe_ints_of(f, m->at.pos, h.rows * x->top_k),
+        .who = moe_who(f, 0, h.rows),
+        .note = {STEP_ALTERED_NEXT, STEP_ALTERED_DROP},
+        .lost = {{lost[0].buf, lost[0].off + 8, 2}, {lost[1].buf, lost[1].off + 8, 2}}};
 
     if (op_matmul(f->s, &score, e) < 0 || op_route(f->s, &o, e) < 0)
         return -1;
     if (moe_takes_away(f) && h.rows && op_capacity(f->s, &less, e) < 0)
         return -1;
-    if (forward_tally_pairs(f, l, h.rows, &o, e) < 0)
+    if (forward_tally_pairs(f, l, &o, e) < 0)
         return -1;
     return watch(f, l, h, &o, e);
 }
@@ -280,7 +310,8 @@ int moe_experts(struct forward *f, const struct forward_layer *l, struct view x,
         .second = moe_second_pass(f),
         .order = moe_ints_of(f, m->at.order, pairs),
         .start = moe_ints_of(f, m->at.start, 2 * n_slot + 1),
-        .tally = forward_tally_slots(f, l),
+        .later = moe_ints_of(f, m->at.later, 2 * n_slot),
+        .tally = {forward_tally_slots(f, l, 0), forward_tally_slots(f, l, 1)},
         .gate = l->experts[0],
         .up = l->experts[1],
         .down = l->experts[2],
@@ -360,15 +391,21 @@ static int run_here(struct forward *f, const struct forward_layer *l, struct dbu
     int pairs = rows * f->w.info.moe.top_k;
     struct forward_moe *m = f->moe;
     struct view h = view_of(f->h, rows, cols), y = view_of(sp ? f->sum : x, rows, cols);
+    m->own = 0;
+    m->n_own = rows;
     m->cap = m->cap_known = capacity_of(f, rows);
-    const struct op_group group = {.n_slot = n,
-                                   .n_pair = pairs,
-                                   .slot = moe_ints_of(f, m->at.ids, pairs),
-                                   .order = moe_ints_of(f, m->at.order, pairs),
-                                   .cap = m->cap,
-                                   .second = moe_second_pass(f),
-                                   .start = moe_ints_of(f, m->at.start, 2 * n + 1),
-                                   .tally = forward_tally_slots(f, l)};
+    const struct op_group group = {
+        .n_slot = n,
+        .n_pair = pairs,
+        .slot = moe_ints_of(f, m->at.ids, pairs),
+        .order = moe_ints_of(f, m->at.order, pairs),
+        .cap = m->cap,
+        .second = moe_second_pass(f),
+        .start = moe_ints_of(f, m->at.start, 2 * n + 1),
+        .later = moe_ints_of(f, m->at.later, 2 * n),
+        .mark = iview_of(f, m->of.at, rows),
+        .per_row = f->w.info.moe.top_k,
+        .tally = {forward_tally_slots(f, l, 0), forward_tally_slots(f, l, 1)}};
 
     if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || route(f, l, h, e) < 0 ||
         op_group(f->s, &group, e) < 0 ||
@@ -429,6 +466,8 @@ static int run_apart(struct forward *f, const struct forward_layer *l, struct db
     struct view mine = sp || all ? view_of(x, known, cols) : view_from(x, from, n, cols);
 
     f->moe->own = all ? from : 0;
+    f->moe->n_own = n;
+    f->moe->of.at += all ? 0 : from;
     set_capacity(f, rows, known);
     if (run_norm(f, h, mine, l->w[ROLE_FFN_NORM], e) < 0 || route(f, l, h, e) < 0 ||
         forward_spread(f, l, known, e) < 0 ||
@@ -447,6 +486,7 @@ static int run_cut(struct forward *f, const struct forward_layer *l, struct dbuf
     struct view h = view_of(f->h, rows, cols), y = view_of(sp ? f->sum : x, rows, cols);
 
     f->moe->own = 0;
+    f->moe->n_own = rows;
     set_capacity(f, rows, rows);
     if ((rows && norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0) ||
         route(f, l, h, e) < 0 || forward_spread(f, l, rows, e) < 0 ||
@@ -457,9 +497,10 @@ static int run_cut(struct forward *f, const struct forward_layer *l, struct dbuf
 }
 
 int forward_moe_run(struct forward *f, const struct forward_layer *l, struct dbuf *x,
-                    int rows, const struct shape *sp, const int64_t *row_bytes,
-                    struct err *e)
+                    int rows, const struct forward_mark *of, const struct shape *sp,
+                    const int64_t *row_bytes, struct err *e)
 {
+    f->moe->of = *of;
     if (f->cfg.part.ep == 1)
         return run_here(f, l, x, rows, sp, e);
     return f->w.d.etp > 1 ? run_cut(f, l, x, rows, sp, e)

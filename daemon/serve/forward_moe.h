@@ -16,6 +16,8 @@ enum { FORWARD_CHUNKS_MAX = 16 };
 /* Device integers of a layer's run, one after the other in `ints`. */
 struct moe_ints {
     int ids, to, to_slot, slot, pos, from, order, start, got, spread, host, len;
+    int later;            /* [groups of slots] */
+    int noted;            /* [max_items]: STEP_ALTERED_* */
     int send, recv, back; /* [chunk][ep] */
     int table;            /* [layer][table_len] */
 };
@@ -27,8 +29,11 @@ struct forward_moe {
     int max_known;            /* rows that are routed here: those at home, or all */
     int first_layer, n_layer; /* of experts, in this stage; counted over the model's */
     int n_copies, table_len;  /* slots of all ranks; ints of a table */
-    int own;                  /* row of those routed here where mine begin, in this run */
-    uint32_t phase;           /* of this step */
+    /* In this run: row of those routed here where mine begin, and how many; what they are
+     * of */
+    int own, n_own;
+    struct forward_mark of;
+    uint32_t phase; /* of this step */
     struct moe_ints at;
     struct dbuf *ints;
     struct dbuf *logits, *weights;       /* [max_known, n_expert], [max_known, k] */
@@ -38,6 +43,7 @@ struct forward_moe {
     int cap;              /* pairs that an expert takes in this run; 0 = any number */
     int cap_known;        /* the same of the rows that are routed here */
     int32_t *table;       /* host copy of one table until it was uploaded */
+    int32_t *noted;       /* [max_items] on the host: of the last step; then zeros */
     struct forward_tally *tally;
 };
 
@@ -70,6 +76,25 @@ static inline bool moe_takes_away(const struct forward *f)
     const struct forward_experts *x = &f->cfg.part.experts;
 
     return x->capacity > 0 && x->overflow >= OVERFLOW_NEXT_BEST;
+}
+
+/* Is anything done to rows that changes what the model answers? */
+static inline bool moe_alters(const struct forward *f)
+{
+    return moe_takes_away(f) || f->moe->wire[0];
+}
+
+/* n rows from `row` of those that are routed here, of which mine are counted. */
+static inline struct op_rows moe_who(const struct forward *f, int row, int n)
+{
+    const struct forward_moe *m = f->moe;
+    struct op_rows w = {.mark = iview_of(f, m->of.at + row, n),
+                        .first = max_int(m->own - row, 0)};
+
+    if (moe_alters(f))
+        w.item = moe_ints_of(f, m->at.noted, f->cfg.max_items);
+    w.n = max_int(min_int(m->own + m->n_own - row, n) - w.first, 0);
+    return w;
 }
 
 /* Have pairs over the capacity a turn of their own in this run? */
@@ -115,10 +140,12 @@ void forward_tally_free(struct forward *f);
 void forward_tally_begin(struct forward *f, const struct step *st);
 int forward_tally_route(struct forward *f, int layer, const struct route_layer *l,
                         int from, struct err *e);
-struct lview forward_tally_slots(const struct forward *f, const struct forward_layer *l);
-struct lview forward_tally_lost(const struct forward *f, const struct forward_layer *l);
+struct lview forward_tally_slots(const struct forward *f, const struct forward_layer *l,
+                                 int phase);
+struct lview forward_tally_lost(const struct forward *f, const struct forward_layer *l,
+                                int phase);
 /* Count the pairs of experts that rows chose, where that is asked for. */
-int forward_tally_pairs(struct forward *f, const struct forward_layer *l, int rows,
+int forward_tally_pairs(struct forward *f, const struct forward_layer *l,
                         const struct op_route *r, struct err *e);
 int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool home,
                        struct err *e);

@@ -220,8 +220,8 @@ static int run_attention(struct forward *f, const struct forward_layer *l, int l
 
 /* What follows attention: x += att * Wo, then the FFN. */
 static int run_ffn(struct forward *f, const struct forward_layer *l, struct dbuf *x,
-                   struct dbuf *att, int rows, const struct shape *sp,
-                   const int64_t *row_bytes, struct err *e)
+                   struct dbuf *att, int rows, const struct forward_mark *of,
+                   const struct shape *sp, const int64_t *row_bytes, struct err *e)
 {
     const struct op_glu glu = {
         .y = view_of(f->act, rows, f->w.d.n_ff),
@@ -236,7 +236,7 @@ static int run_ffn(struct forward *f, const struct forward_layer *l, struct dbuf
         !(forward_shares(f) && l->experts[0])) /* experts here may have rows of others */
         return 0;
     if (l->experts[0])
-        return forward_moe_run(f, l, x, rows, sp, row_bytes, e);
+        return forward_moe_run(f, l, x, rows, of, sp, row_bytes, e);
     if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || op_glu(f->s, &glu, e) < 0)
         return -1;
     return close_pair(f, x, f->act, rows, l->w[ROLE_DOWN], NULL, sp, e);
@@ -335,7 +335,8 @@ int forward_layers(struct forward *f, const struct shape *s, struct err *e)
              : s->n_rows ? run_attention(f, l, i, &span, e)
                          : 0) < 0)
             return -1;
-        if (whole && run_ffn(f, l, f->x, f->att, s->n_rows, sp, s->row_bytes, e) < 0)
+        if (whole &&
+            run_ffn(f, l, f->x, f->att, s->n_rows, &s->rows, sp, s->row_bytes, e) < 0)
             return -1;
     }
     return d->last ? 0 : to_next(f, s->n_rows, e);
@@ -403,6 +404,7 @@ int forward_head(struct forward *f, const struct shape *s, int first, int n,
                  struct err *e)
 {
     const struct forward_layer *l = &f->w.layers[f->w.d.n_layer - 1];
+    const struct forward_mark of = {s->outs.at + first, s->outs.all, s->outs.later};
     const struct op_matmul head = {
         .x = view_of(f->h, n, f->w.info.n_embd),
         .n_out = 1,
@@ -415,8 +417,8 @@ int forward_head(struct forward *f, const struct shape *s, int first, int n,
                     forward_gather(f, f->q, f->att, f->w.d.o_dim, s, first, n, e) < 0)
         return -1;
     if (!forward_leads(f) || !n)
-        return run_ffn(f, l, f->out_x, f->q, 0, NULL, head_rows(f, 0), e);
-    if (run_ffn(f, l, f->out_x, f->q, n, NULL, head_rows(f, n), e) < 0 ||
+        return run_ffn(f, l, f->out_x, f->q, 0, &of, NULL, head_rows(f, 0), e);
+    if (run_ffn(f, l, f->out_x, f->q, n, &of, NULL, head_rows(f, n), e) < 0 ||
         norm_all(f, f->out_x, n, f->w.top[ROLE_OUT_NORM], NULL, e) < 0 ||
         op_matmul(f->s, &head, e) < 0)
         return -1;

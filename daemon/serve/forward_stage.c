@@ -26,10 +26,10 @@ size_t forward_stage_size(const struct forward_cfg *c)
         return 0;
     if (c->part.cp > 1 || c->part.cp_u > 1)
         plan = forward_cp_stage_size(c, n);
-    /* ids, output rows, item rows, positions, both sides of copies, 8 gaps of alignment
-     */
-    n += 2 * (size_t)c->max_rows + 2 * (size_t)(c->max_items + 1) +
-         2 * (size_t)c->max_copies + 8 * 16 + plan;
+    /* ids, output rows, marks of both, item rows, positions, both sides of copies, 10
+     * gaps of alignment */
+    n += 4 * (size_t)c->max_rows + 2 * (size_t)(c->max_items + 1) +
+         2 * (size_t)c->max_copies + 10 * 16 + plan;
     return n;
 }
 
@@ -132,8 +132,13 @@ static void count(const struct forward *f, struct shape *s, const struct step *s
         if (!p.n)
             continue;
         s->n_items++;
-        s->n_outs +=
+        int outs =
             p.from + p.n - min_int(max_int(items[i].out_from, p.from), p.from + p.n);
+        s->n_outs += outs;
+        s->rows.all += p.n;
+        s->outs.all += outs;
+        s->rows.later += items[i].decode ? p.n : 0;
+        s->outs.later += items[i].decode ? outs : 0;
         s->max_ctx = max_int(s->max_ctx, end);
     }
     s->max_blocks = (s->max_ctx + tok - 1) / tok;
@@ -157,6 +162,8 @@ static void lay_out(struct shape *s, size_t base)
     a->row = take(a, s->n_items + 1);
     a->pos = take(a, s->n_items);
     a->outs = take(a, s->n_outs);
+    s->rows.at = take(a, s->n_rows);
+    s->outs.at = take(a, s->n_outs);
     a->src = take(a, s->n_copies);
     a->dst = take(a, s->n_copies);
     a->table = take(a, s->n_items * s->max_blocks);
@@ -192,6 +199,7 @@ static int stage_piece(struct forward *f, const struct step *st, const struct sh
 {
     const int32_t *toks = step_toks(st) + it->tok_off + p.from;
     int row = f->stage[s->at.row + i], first_pos = it->first_pos + p.from;
+    int mark = op_mark((int)(it - step_items(st)), it->decode);
 
     f->stage[s->at.row + i + 1] = row + p.n;
     f->stage[s->at.pos + i] = first_pos;
@@ -200,9 +208,12 @@ static int stage_piece(struct forward *f, const struct step *st, const struct sh
             return err_set(e, ERR_INTERNAL, "token id %d of sequence %llu", toks[t],
                            (unsigned long long)it->seq);
         f->stage[s->at.ids + row + t] = toks[t];
+        f->stage[s->rows.at + row + t] = mark;
     }
-    for (int t = max_int(it->out_from, p.from); t < p.from + p.n; t++)
+    for (int t = max_int(it->out_from, p.from); t < p.from + p.n; t++) {
+        f->stage[s->outs.at + *outs] = mark;
         f->stage[s->at.outs + (*outs)++] = row + t - p.from;
+    }
     return stage_blocks(f, s, it, step_blocks(st) + it->block_off, first_pos,
                         f->stage + s->at.table + (size_t)i * (size_t)s->max_blocks, e);
 }
@@ -294,12 +305,17 @@ static void list_groups(struct forward *f, const struct step *st, struct shape *
 
     if (adp == 1)
         return;
+    s->rows.all = s->rows.later = s->outs.all = s->outs.later = 0;
     for (int g = 0; g < adp; g++) {
         struct shape of = cut(group_rows(f, st, g), k, n);
 
         count(f, &of, st, g);
         rows[g] = of.n_rows;
         rows[adp + g] = of.n_outs;
+        s->rows.all += of.rows.all;
+        s->rows.later += of.rows.later;
+        s->outs.all += of.outs.all;
+        s->outs.later += of.outs.later;
     }
     s->group_rows = rows;
     s->group_outs = rows + adp;

@@ -2,9 +2,10 @@
  * the step is over.
  *
  * A bank of int64 for each phase: of each layer its slots' counts (OP_TALLY each), to
- * which the ops add, then the traffic, to which host code in stream order adds what the
- * counters of the collectives went up by. A report is one download of the bank of the
- * last step, and of the other one where counts began again. */
+ * which the ops add, each row to the bank of its own phase, then the traffic, to which
+ * host code in stream order adds what the counters of the collectives went up by, divided
+ * by the rows of each phase in the run. A report is one download of the banks of the
+ * phases that the last step had rows of, and of the other where counts began again. */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -28,16 +29,16 @@ _Static_assert(TALLY_ROWS == 0 && TALLY_OVER == 1 && TALLY_SERVICE_NS == 2,
                "their order");
 
 struct forward_tally {
-    struct dbuf *cells; /* [EXPERT_PHASES][n_layer][stride] */
-    int phase, stride;
+    struct dbuf *cells;      /* [EXPERT_PHASES][n_layer][stride] */
+    bool has[EXPERT_PHASES]; /* rows, in this step */
+    int stride;
     size_t bank;                /* cells */
     int64_t *host;              /* as cells */
     struct route_layer *routes; /* [n_layer], of this rank's slots */
     struct expert_count *left;  /* [EXPERT_PHASES][n_layer][n_expert] */
     bool any_left, told; /* since the last report; what that one said is done with */
-    int64_t lost[EXPERT_PHASES][2]; /* next, dropped: of all layers, as last reported */
-    bool began;     /* again, counts of any phase, since the last report */
-    uint64_t bytes; /* of the all-to-alls when last looked at */
+    bool began;          /* again, counts of any phase, since the last report */
+    uint64_t bytes;      /* of the all-to-alls when last looked at */
     int64_t us;
     struct tracepage *trace; /* NULL: nobody asks */
     int trace_rank;
@@ -111,7 +112,6 @@ int forward_counts_clear(struct forward *f, struct err *e)
     if (!t || !t->cells)
         return 0;
     memset(t->host, 0, EXPERT_PHASES * t->bank * sizeof(*t->host));
-    memset(t->lost, 0, sizeof(t->lost));
     forget_left(f, t);
     t->began = true;
     for (size_t i = 0; i < EXPERT_PHASES; i++)
@@ -121,16 +121,14 @@ int forward_counts_clear(struct forward *f, struct err *e)
     return stream_sync(f->s, e);
 }
 
-/* Decode: each item is one token. */
 void forward_tally_begin(struct forward *f, const struct step *st)
 {
     const struct step_item *it = step_items(st);
-    enum expert_phase phase = EXPERT_DECODE;
+    bool *has = f->moe->tally->has;
 
+    memset(has, 0, EXPERT_PHASES * sizeof(*has));
     for (int i = 0; i < st->n_items; i++)
-        if (it[i].n_tok > 1)
-            phase = EXPERT_PREFILL;
-    f->moe->tally->phase = phase;
+        has[it[i].decode ? EXPERT_DECODE : EXPERT_PREFILL] = true;
 }
 
 /* An expert leaves a slot: what it counted there is kept apart, the slot begins again. */
@@ -182,24 +180,27 @@ int forward_tally_route(struct forward *f, int layer, const struct route_layer *
     return 0;
 }
 
-static size_t cell_of(const struct forward *f, const struct forward_layer *l, int at)
+static size_t cell_of(const struct forward *f, const struct forward_layer *l, int phase,
+                      int at)
 {
     const struct forward_tally *t = f->moe->tally;
 
-    return (size_t)t->phase * t->bank + (size_t)moe_index(f, l) * (size_t)t->stride +
+    return (size_t)phase * t->bank + (size_t)moe_index(f, l) * (size_t)t->stride +
            (size_t)at;
 }
 
-struct lview forward_tally_slots(const struct forward *f, const struct forward_layer *l)
+struct lview forward_tally_slots(const struct forward *f, const struct forward_layer *l,
+                                 int phase)
 {
-    return (struct lview){f->moe->tally->cells, 8 * cell_of(f, l, 0),
+    return (struct lview){f->moe->tally->cells, 8 * cell_of(f, l, phase, 0),
                           f->w.d.n_slot * OP_TALLY};
 }
 
-struct lview forward_tally_lost(const struct forward *f, const struct forward_layer *l)
+struct lview forward_tally_lost(const struct forward *f, const struct forward_layer *l,
+                                int phase)
 {
     return (struct lview){f->moe->tally->cells,
-                          8 * cell_of(f, l, f->w.d.n_slot * OP_TALLY + 4), 3};
+                          8 * cell_of(f, l, phase, f->w.d.n_slot * OP_TALLY + 4), 3};
 }
 
 /* The all-to-all took the last us; what is between one that brought rows and one that
@@ -227,17 +228,23 @@ static int marked(const struct op_host *o, void *const *mem, struct err *e)
 {
     struct forward *f = (struct forward *)(uintptr_t)o->arg[0];
     struct forward_tally *t = f->moe->tally;
-    struct comm_count n[COMM_CALL_COUNT];
-    int64_t *to = mem[0];
+    int64_t all = (int64_t)o->arg[3], later = (int64_t)o->arg[4], n[2];
+    struct comm_count now[COMM_CALL_COUNT];
 
     (void)e;
-    comm_counts(f->cfg.part.ep_comm, n);
-    to[0] += (int64_t)(n[COMM_ALL_TO_ALL].bytes - t->bytes);
-    to[1] += n[COMM_ALL_TO_ALL].us - t->us;
+    comm_counts(f->cfg.part.ep_comm, now);
+    n[0] = (int64_t)(now[COMM_ALL_TO_ALL].bytes - t->bytes);
+    n[1] = now[COMM_ALL_TO_ALL].us - t->us;
+    for (int i = 0; i < 2; i++) {
+        int64_t decode = all ? n[i] * later / all : 0;
+
+        ((int64_t *)mem[EXPERT_DECODE])[i] += decode;
+        ((int64_t *)mem[EXPERT_PREFILL])[i] += n[i] - decode;
+    }
     if (t->trace)
-        trace_mark(t, (int)o->arg[1], o->arg[2], n[COMM_ALL_TO_ALL].us - t->us);
-    t->bytes = n[COMM_ALL_TO_ALL].bytes;
-    t->us = n[COMM_ALL_TO_ALL].us;
+        trace_mark(t, (int)o->arg[1], o->arg[2], n[1]);
+    t->bytes = now[COMM_ALL_TO_ALL].bytes;
+    t->us = now[COMM_ALL_TO_ALL].us;
     return 0;
 }
 
@@ -261,9 +268,13 @@ static int paired(const struct op_host *o, void *const *mem, struct err *e)
     return 0;
 }
 
-int forward_tally_pairs(struct forward *f, const struct forward_layer *l, int rows,
+/* Of rows that no other rank counts. */
+int forward_tally_pairs(struct forward *f, const struct forward_layer *l,
                         const struct op_route *r, struct err *e)
 {
+    const struct forward_moe *m = f->moe;
+    int rows = f->w.d.etp > 1 && f->cfg.part.tp_at > 0 ? 0 : m->n_own;
+    size_t row = (size_t)r->top_k * sizeof(int32_t);
     size_t layer = (size_t)(moe_index(f, l) + f->moe->first_layer);
     _Atomic uint32_t *cells = f->cfg.part.experts.pairs;
     const struct op_host o = {
@@ -272,8 +283,8 @@ int forward_tally_pairs(struct forward *f, const struct forward_layer *l, int ro
                 (uint64_t)rows, (uint64_t)r->top_k},
         .n_buf = 1,
         .buf = {r->ids.buf},
-        .off = {r->ids.off},
-        .bytes = {(size_t)rows * (size_t)r->top_k * sizeof(int32_t)}};
+        .off = {r->ids.off + (size_t)m->own * row},
+        .bytes = {(size_t)rows * row}};
 
     return cells && rows ? op_host(f->s, &o, e) : 0;
 }
@@ -284,41 +295,24 @@ int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool ho
     int at = f->w.d.n_slot * OP_TALLY + (home ? 2 : 0);
     const struct op_host o = {
         .fn = marked,
-        .arg = {(uintptr_t)f, (uint64_t)(f->moe->first_layer + moe_index(f, l)), home},
-        .n_buf = 1,
-        .buf = {f->moe->tally->cells},
-        .off = {8 * cell_of(f, l, at)},
-        .bytes = {16}};
+        .arg = {(uintptr_t)f, (uint64_t)(f->moe->first_layer + moe_index(f, l)), home,
+                (uint64_t)f->moe->of.all, (uint64_t)f->moe->of.later},
+        .n_buf = 2,
+        .buf = {f->moe->tally->cells, f->moe->tally->cells},
+        .off = {8 * cell_of(f, l, 0, at), 8 * cell_of(f, l, 1, at)},
+        .bytes = {16, 16}};
 
     return op_host(f->s, &o, e);
 }
 
-/* What has been done since the last report that changes output. */
-static unsigned altered(const struct forward *f, struct forward_tally *t)
-{
-    const int64_t *now = t->host + (size_t)t->phase * t->bank;
-    unsigned how = f->moe->wire[0] ? STEP_ALTERED_F8 : 0;
-    int64_t sum[2] = {0};
-
-    for (int l = 0; l < f->moe->n_layer; l++)
-        for (int i = 0; i < 2; i++)
-            sum[i] += now[(l + 1) * t->stride - 2 + i]; /* the layer's last two */
-    if (sum[0] != t->lost[t->phase][0])
-        how |= STEP_ALTERED_NEXT;
-    if (sum[1] != t->lost[t->phase][1])
-        how |= STEP_ALTERED_DROP;
-    memcpy(t->lost[t->phase], sum, sizeof(sum));
-    return how;
-}
-
-/* The counts of the phase of the last step; and of the others, where they began again. */
+/* The counts of the phases of the last step; of all, where they began again. */
 static int fetch(struct forward *f, struct forward_tally *t, struct expert_report *ret,
                  struct err *e)
 {
     for (int p = 0; p < EXPERT_PHASES; p++) {
         size_t at = (size_t)p * t->bank;
 
-        if (!t->began && p != t->phase)
+        if (!t->began && !t->has[p])
             continue;
         if (stream_download(f->s, t->host + at, t->cells, at * sizeof(int64_t),
                             t->bank * sizeof(int64_t), e) < 0)
@@ -337,7 +331,9 @@ int forward_report(struct forward *f, struct expert_report *ret, struct err *e)
     if (!t || !t->cells || (f->w.d.etp > 1 && p->tp_at > 0))
         return 0;
     *ret = (struct expert_report){.rank = p->ep > 1 ? p->ep_at : 0,
-                                  .phase = t->phase,
+                                  .phase = t->has[EXPERT_PREFILL]  ? EXPERT_PREFILL
+                                           : t->has[EXPERT_DECODE] ? EXPERT_DECODE
+                                                                   : EXPERT_PHASES,
                                   .first = f->moe->first_layer,
                                   .n_layer = f->moe->n_layer,
                                   .n_slot = f->w.d.n_slot,
@@ -348,6 +344,5 @@ int forward_report(struct forward *f, struct expert_report *ret, struct err *e)
     if (fetch(f, t, ret, e) < 0)
         return -1;
     t->began = false;
-    ret->altered = altered(f, t);
     return 0;
 }

@@ -6,6 +6,7 @@
  * rows travel packed (FP8) they do so both ways, also those that stay on their rank. */
 #include "base/err.h"
 #include "daemon/serve/forward_moe.h"
+#include "daemon/serve/step.h"
 
 /* Rows of a rank that make a chunk worth its while. */
 enum { CHUNK_ROWS = 4 };
@@ -154,6 +155,8 @@ static int send_out(struct forward *f, const struct forward_layer *l, struct vie
         .pos = moe_ints_of(f, m->at.pos + c->first, c->n),
         .send = moe_ints_of(f, m->at.send + c->at * ep, ep),
         .from = moe_ints_of(f, m->at.from + c->first, c->n),
+        .who = moe_who(f, m->own + c->first / k, c->n / k),
+        .note = m->wire[0] ? STEP_ALTERED_F8 : 0,
     };
     const struct comm_a2a a = way_out(f, c);
 
@@ -181,7 +184,8 @@ static int work(struct forward *f, const struct forward_layer *l, const struct c
         .count = moe_ints_of(f, m->at.recv + c->at * f->cfg.part.ep, f->cfg.part.ep),
         .order = moe_ints_of(f, m->at.order, c->most),
         .start = moe_ints_of(f, m->at.start, 2 * n_slot + 1),
-        .tally = forward_tally_slots(f, l)};
+        .later = moe_ints_of(f, m->at.later, 2 * n_slot),
+        .tally = {forward_tally_slots(f, l, 0), forward_tally_slots(f, l, 1)}};
 
     if (comm_all_to_all_finish(comm, f->s, &out, e) < 0 ||
         forward_tally_mark(f, l, false, e) < 0 ||

@@ -239,4 +239,15 @@ void outs_sink(void *arg, int first, int n, const float *logits)
     pthread_mutex_unlock(&o->turn);
 }
 
+void outs_altered(struct outs *o, const int32_t *how)
+{
+    struct exec_slot *s = o->now;
+
+    for (int32_t i = 0, r = 0; how && i < s->st->n_items; i++, r++) {
+        while (!o->kept[r])
+            r++;
+        s->results[r].altered |= (uint32_t)how[i];
+    }
+}
+
 bool outs_failed(const struct outs *o) { return atomic_load(&o->failed); }

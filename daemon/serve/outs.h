@@ -6,6 +6,7 @@
 #define SERVE_OUTS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct err;
 struct exec_slot;
@@ -31,6 +32,9 @@ struct outs_from {
     int group; /* whose logits they are */
 };
 void outs_sink(void *arg, int first, int n, const float *logits);
+/* What a rank did to rows of each item of the plan (STEP_ALTERED_*; NULL: nothing), into
+ * the results; one rank after the other, when all are done. */
+void outs_altered(struct outs *o, const int32_t *how);
 /* Some row of the last plan had no usable logits. */
 bool outs_failed(const struct outs *o);
 

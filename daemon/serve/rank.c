@@ -141,15 +141,15 @@ static int tell_experts(struct rank *r)
 {
     struct expert_report told;
 
-    r->altered = 0;
+    if (forward_altered(r->f, &r->altered, &r->why) < 0)
+        return -1;
     if (!r->cfg.experts)
         return 0;
     if (forward_report(r->f, &told, &r->why) < 0)
         return -1;
-    r->altered = told.altered;
     if (told.n_layer)
         expertpage_put(r->cfg.experts, &told);
-    if (told.n_layer && !r->index)
+    if (told.n_layer && !r->index && told.phase < EXPERT_PHASES)
         expertpage_step(r->cfg.experts, told.phase);
     return 0;
 }

@@ -29,9 +29,9 @@ struct rank {
     enum dtype kv_type;
     struct backend_mem mem;
     _Atomic int64_t busy_us;
-    uint64_t epoch;   /* of the page of the experts that the counts run since */
-    unsigned altered; /* STEP_ALTERED_* of the last step */
-    struct err why;   /* of a load or a step that failed */
+    uint64_t epoch;         /* of the page of the experts that the counts run since */
+    const int32_t *altered; /* STEP_ALTERED_* of the last step's items; NULL: none */
+    struct err why;         /* of a load or a step that failed */
     bool failed;
     uint64_t *generation; /* of the table of each layer of experts, as in force here */
     bool refused;         /* of the last change, with `no` */

@@ -168,7 +168,7 @@ static int run_all(struct ranks *r, struct exec_slot *s, struct err *why)
     if (rc == 0 && outs_failed(r->outs))
         rc = err_set(why, ERR_INTERNAL, "the model gave no usable logits");
     for (int i = 0; i < r->mesh.n && rc == 0; i++)
-        s->done.altered |= r->rank[i].altered;
+        outs_altered(r->outs, r->rank[i].altered);
     return rc;
 }
 

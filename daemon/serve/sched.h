@@ -140,7 +140,7 @@ struct sched_out {
     enum finish_reason reason;
     int32_t stop_id; /* the token that ended it (not among TOKENS), -1 none */
     int32_t n_prompt, n_cached, n_out, n_preempted; /* n_out: without stop_id */
-    uint32_t altered;                               /* STEP_ALTERED_* of its steps */
+    uint32_t altered;                               /* STEP_ALTERED_* of its rows */
     int64_t queue_us, prefill_us, decode_us; /* waiting; start to first; first to last */
     bool has_slack; /* it had a TTFT target: what was left of it when it started */
     int64_t slack_us;

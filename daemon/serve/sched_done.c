@@ -120,7 +120,7 @@ static void item_back(struct sched *s, int64_t now, const struct step_done *d,
         sched_finish(s, now, q, FINISH_ERROR, -1, d->error);
         return;
     }
-    q->altered |= d->altered;
+    q->altered |= i < d->n_results ? d->results[i].altered : 0;
     if (fi->epoch == q->epoch) {
         if (i >= d->n_results || !fits(d, fi, i)) {
             err_set(&e, ERR_INTERNAL, "the result of step %llu is not what was asked",

@@ -436,7 +436,8 @@ static bool fill_item(struct form *f, struct sched_seq *q, struct flight_item *f
                              .out_from = out_from,
                              .sample = samples ? st->n_samples - 1 : -1,
                              .next = !samples && out_from < n ? q->toks[end] : -1,
-                             .n_top = q->p.n_top};
+                             .n_top = q->p.n_top,
+                             .decode = !is_prefill(q)};
     fill_toks(f, q, n);
     memcpy(step_blocks(st) + st->n_blocks, block, (size_t)n_block * sizeof(*block));
     st->n_items++;

@@ -74,7 +74,7 @@ struct sched_seq {
     int exported;         /* blocks that were offered and pinned */
 
     int n_cached, n_preempted;
-    uint32_t altered;      /* STEP_ALTERED_* of its steps */
+    uint32_t altered;      /* STEP_ALTERED_* of its rows */
     int had;               /* positions computed before a preemption, or elsewhere */
     uint64_t want;         /* number of its last read from disk; 0 = none */
     int64_t want_until_us; /* no longer does it wait for that */

@@ -167,7 +167,8 @@ static int check_item(const struct step *s, const struct step_item *it, struct e
     if (!in_range(it->block_off, it->n_block, s->n_blocks))
         return err_set(e, ERR_CORRUPT, "a step item's blocks are out of range");
     if (it->out_from < 0 || it->out_from > it->n_tok || it->sample < -1 ||
-        it->sample >= s->n_samples || it->n_top < -1 || it->n_top > STEP_TOP_MAX)
+        it->sample >= s->n_samples || it->n_top < -1 || it->n_top > STEP_TOP_MAX ||
+        (it->decode & ~1) || it->unused)
         return err_set(e, ERR_CORRUPT, "a step item's outputs are out of range");
     bool out = it->out_from < it->n_tok;
     if (it->sample >= 0 ? !out || it->next != -1 : out != (it->next >= 0))

@@ -38,6 +38,8 @@ struct step_item {
     int32_t sample; /* index in sample[], -1 = none */
     int32_t next;   /* the token after the item, when its last row scores; else -1 */
     int32_t n_top; /* top alternatives wanted with each output, 0..20; -1 = no logprobs */
+    int32_t decode; /* 1: its tokens were generated just now; 0: they fill the KV */
+    int32_t unused; /* 0 */
 };
 
 /* Parameters of one sampled row. hist = the sequence's tokens (prompt then output) when a
@@ -115,14 +117,15 @@ struct step_token {
 struct step_result {
     uint64_t seq;
     int32_t tok_off, n_scored, n_accepted;
+    uint32_t altered; /* STEP_ALTERED_* of any of its rows */
 };
-/* What was done to rows of a step that changes what the model answers: they went to
- * experts of other ranks in FP8, to the next best expert, to none. */
+/* What was done to a row that changes what the model answers: it went to experts in FP8
+ * (also those of its own rank: where experts stand changes no bit), to the next best
+ * expert, to none. */
 enum { STEP_ALTERED_F8 = 1, STEP_ALTERED_NEXT = 2, STEP_ALTERED_DROP = 4 };
 struct step_done {
     uint64_t ticket, number;
     int32_t n_results, n_toks;
-    uint32_t altered;            /* STEP_ALTERED_* of any of its rows */
     int64_t start_us, end_us;    /* when the executor worked on it */
     struct step_result *results; /* owned by the executor until the next poll */
     struct step_token *toks;

@@ -25,7 +25,10 @@ struct mesh_job {
     struct forward_experts experts;
     /* Before each step, on the rank's thread; NULL = nothing. */
     void (*between)(struct mesh_run *r, struct model *m, struct forward *f, int step);
-    uint64_t seed; /* for it */
+    /* After each step, likewise; r->st is it. */
+    void (*after)(struct mesh_run *r, struct forward *f, int step);
+    uint64_t seed;    /* for them */
+    unsigned decodes; /* sequences that generate what they are fed, a bit each */
 };
 
 struct mesh_run {
@@ -40,7 +43,7 @@ struct mesh_run {
     struct backend_mem mem;
     pthread_t thread;
     struct step *st;
-    void *own; /* of between */
+    void *own; /* of between and after */
 };
 
 /* Sequence s is of one of adp groups; its blocks are scattered over the group's shard. */
@@ -95,7 +98,8 @@ static inline bool mesh_fill(const struct mesh_job *j, struct step *st, int adp,
                                  .block_off = st->n_blocks,
                                  .n_block = blocks,
                                  .sample = -1,
-                                 .n_top = -1};
+                                 .n_top = -1,
+                                 .decode = j->decodes >> s & 1};
         for (int i = 0; i < n; i++)
             step_toks(st)[st->n_toks++] = j->toks[s * j->len + done[s] + i];
         for (int i = 0; i < blocks; i++)
@@ -127,6 +131,8 @@ static inline int mesh_steps(struct mesh_run *r, struct model *m, struct forward
             r->job->between(r, m, f, n);
         if (forward_run(f, r->st, mesh_sink, r, &r->e) < 0)
             return -1;
+        if (r->job->after)
+            r->job->after(r, f, n);
     }
     return 0;
 }

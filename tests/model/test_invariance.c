@@ -108,7 +108,7 @@ static void run_step(struct world *w, uint64_t ticket)
     for (int i = 0; i < w->st->n_items; i++) {
         const struct step_item *it = &step_items(w->st)[i];
         int n = it->out_from < it->n_tok;
-        w->results[i] = (struct step_result){it->seq, at, 0, n};
+        w->results[i] = (struct step_result){it->seq, at, 0, n, 0};
         at += n;
     }
     struct step_done d = {.ticket = ticket,

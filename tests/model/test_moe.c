@@ -3,7 +3,6 @@
  * are all different, so that a row at the wrong one shows. */
 #include "tests/model/mesh_rig.h"
 
-#include "daemon/serve/expertpage.h"
 #include "daemon/serve/forward_cut.h"
 #include "daemon/serve/routes.h"
 
@@ -332,121 +331,6 @@ static void test_packed(void **state)
     with("tp2 ep2", &x, false, true);
 }
 
-/* ---- what is counted ---- */
-
-struct counted {
-    int64_t rows[EXPERT_PHASES], over, service, queue, moved, next, dropped, out, home;
-    unsigned altered;
-    int steps;
-};
-
-/* Layer 0 as it was after the last step but one. */
-static void count(struct mesh_run *r, struct model *m, struct forward *f, int step)
-{
-    struct expert_report told;
-    struct counted *c = r->own ? r->own : (r->own = xcalloc(1, sizeof(*c)));
-    const struct expert_count *s;
-    const struct expert_traffic *t;
-    struct err e;
-
-    (void)m;
-    if (!step)
-        return;
-    rig_ok(forward_report(f, &told, &e), &e);
-    if (!told.n_layer)
-        return;
-    c->altered |= told.altered;
-    s = (const void *)told.cells[told.phase];
-    t = (const void *)(s + told.n_slot);
-    c->rows[told.phase] = c->over = c->service = c->queue = 0;
-    for (int i = 0; i < told.n_slot; i++) {
-        c->rows[told.phase] += s[i].rows;
-        c->over += s[i].over;
-        c->service += s[i].service_ns;
-        c->queue += s[i].queue_ns;
-    }
-    c->moved = t->moved;
-    c->next = t->next;
-    c->dropped = t->dropped;
-    c->out = t->dispatch_bytes;
-    c->home = t->combine_bytes;
-    c->steps = step;
-}
-
-static struct counted counts(const char *layout, int budget,
-                             const struct forward_experts *x)
-{
-    struct mesh_run *r, *head;
-    struct counted all = {0};
-    char dir[256];
-    int n;
-
-    make_tokens();
-    snprintf(dir, sizeof(dir), "%s", tiny_model("qwen3_moe", test_seed()));
-    struct mesh_job job = job_of(dir, budget);
-    r = run_with(&job, layout, x, count, &head, &n);
-    for (int i = 0; i < n; i++) {
-        const struct counted *c = r[i].own;
-        for (int p = 0; p < EXPERT_PHASES; p++)
-            all.rows[p] += c->rows[p];
-        all.over += c->over;
-        all.service += c->service;
-        all.queue += c->queue;
-        all.moved += c->moved;
-        all.next += c->next;
-        all.dropped += c->dropped;
-        all.out += c->out;
-        all.home += c->home;
-        all.altered |= c->altered;
-        all.steps = c->steps > all.steps ? c->steps : all.steps;
-        free(r[i].own);
-    }
-    free(head->logits);
-    free(r);
-    tiny_remove(dir);
-    return all;
-}
-
-static void test_counts(void **state)
-{
-    static const char *const layouts[] = {"tp1", "tp2", "tp2 ep2", "adp4 ep4",
-                                          "tp2 ep2 sp"};
-    struct forward_experts x = {0};
-
-    (void)state;
-    for (int i = 0; i < 5; i++) {
-        struct counted c = counts(layouts[i], 20, &x); /* five full steps and the last */
-        assert_int_equal(c.rows[EXPERT_PREFILL], 20 * c.steps * TINY_TOP_K);
-        assert_int_equal(c.rows[EXPERT_DECODE], 0);
-        assert_true(c.service > 0 && c.queue >= 0 && c.over == 0 && !c.altered);
-        assert_true(i < 2 ? !c.out && !c.home : c.out > 0 && c.home > 0);
-        c = counts(layouts[i], 1, &x);
-        assert_int_equal(c.rows[EXPERT_DECODE], c.steps * TINY_TOP_K);
-        assert_int_equal(c.rows[EXPERT_PREFILL], 0);
-    }
-    x.capacity = 0.5;
-    x.overflow = OVERFLOW_SECOND_PASS;
-    struct counted c = counts("adp4 ep4", 40, &x);
-    assert_true(c.over > 0 && !c.next && !c.dropped && !c.altered);
-    x.overflow = OVERFLOW_DROP;
-    c = counts("tp1", 40, &x);
-    assert_true(c.dropped > 0 && c.over == 0 && !c.next);
-    assert_int_equal(c.altered, STEP_ALTERED_DROP);
-    assert_int_equal(c.rows[EXPERT_PREFILL] + c.dropped, 40 * c.steps * TINY_TOP_K);
-    x.capacity = 1; /* room for all, not where they want to go */
-    x.overflow = OVERFLOW_NEXT_BEST;
-    c = counts("tp1", 40, &x);
-    assert_true(c.next > 0 && c.over == 0 && c.dropped < c.next);
-    assert_int_equal(c.altered & ~STEP_ALTERED_DROP, STEP_ALTERED_NEXT);
-    assert_int_equal(c.rows[EXPERT_PREFILL] + c.dropped, 40 * c.steps * TINY_TOP_K);
-    x = (struct forward_experts){.transfer = TRANSFER_F8};
-    const struct forward_experts plain = {0};
-    struct counted f8 = counts("adp4 ep4", 40, &x), f32 = counts("adp4 ep4", 40, &plain);
-    assert_true(f8.home * 3 < f32.home); /* a byte an element and a scale a row */
-    assert_int_equal(f8.altered, STEP_ALTERED_F8);
-    assert_int_equal(counts("tp1", 40, &x).altered, 0); /* no row travels */
-}
-
 /* ---- what is refused ---- */
 
 static void try_wrong(struct mesh_run *r, struct model *m, struct forward *f, int step)
@@ -514,7 +398,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_alone),   cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_hundred), cmocka_unit_test(test_wrong),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_capacity),
-        cmocka_unit_test(test_packed),  cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_packed),
     };
     return test_main(argc, argv, "moe", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -5,7 +5,11 @@
 
 #include "kernels/dtype.h"
 
-enum { ROWS = 24, N = 8, TOP = 3, PAIRS = ROWS * TOP };
+enum { ROWS = 24, N = 8, TOP = 3, PAIRS = ROWS * TOP, ITEMS = 6, OWN = 3 };
+
+/* Rows are of items in runs; of the odd ones, phase 1. The first OWN are of another rank.
+ */
+static int item_of(int row) { return row * ITEMS / ROWS; }
 
 /* ---- capacity ---- */
 
@@ -19,23 +23,31 @@ struct cap_case {
 struct cap_result {
     int32_t ids[PAIRS], pos[PAIRS];
     float weights[PAIRS];
-    int64_t lost[2];
+    int64_t lost[OP_PHASES][2];
+    int32_t noted[ITEMS];
 };
 
 static const float choice_bias[N] = {0.3f, 0, -0.2f, 0.1f, 0, 0.4f, 0, -0.1f};
 
-/* capacity (0: none) on logits; with `lost` counted twice over, as it is added to */
+/* capacity (0: none) on logits; `lost` is added to */
 static void run_capacity(const char *backend, const struct cap_case *c, const float *x,
                          int cap, struct cap_result *ret)
 {
-    static const int64_t had[2] = {100, 1000};
+    static const int64_t had[OP_PHASES][2] = {{100, 1000}, {200, 2000}};
+    static const int32_t none[ITEMS];
+    int32_t marks[ROWS];
     struct rig r;
+
+    for (int i = 0; i < ROWS; i++)
+        marks[i] = op_mark(item_of(i), item_of(i) % 2);
 
     rig_open(&r, backend, "portable", 2, 64);
     struct dbuf *logits = rig_put(&r, x, (size_t)ROWS * N * 4);
     struct dbuf *ids = rig_put(&r, NULL, PAIRS * 4), *pos = rig_put(&r, NULL, PAIRS * 4);
     struct dbuf *w = rig_put(&r, NULL, PAIRS * 4), *count = rig_put(&r, NULL, N * 4);
     struct dbuf *lost = rig_put(&r, had, sizeof(had));
+    struct dbuf *mark = rig_put(&r, marks, sizeof(marks));
+    struct dbuf *noted = rig_put(&r, none, sizeof(none));
     struct weight *bias = rig_weight(&r, choice_bias, 1, N, WEIGHT_VECTOR);
     const struct op_capacity o = {.route = {.logits = {logits, 0, ROWS, N, N},
                                             .bias = c->bias ? bias : NULL,
@@ -51,7 +63,12 @@ static void run_capacity(const char *backend, const struct cap_case *c, const fl
                                   .drop = c->drop,
                                   .count = {count, 0, N},
                                   .pos = {pos, 0, PAIRS},
-                                  .lost = {lost, 0, 2}};
+                                  .who = {.mark = {mark, 0, ROWS},
+                                          .item = {noted, 0, ITEMS},
+                                          .first = OWN,
+                                          .n = ROWS - OWN},
+                                  .note = {4, 8},
+                                  .lost = {{lost, 0, 2}, {lost, 16, 2}}};
 
     rig_must(op_route(r.s, &o.route, &r.e), &r.e);
     if (cap)
@@ -60,8 +77,11 @@ static void run_capacity(const char *backend, const struct cap_case *c, const fl
     rig_get(&r, ret->pos, pos, PAIRS * 4);
     rig_get(&r, ret->weights, w, PAIRS * 4);
     rig_get(&r, ret->lost, lost, sizeof(had));
-    ret->lost[0] -= had[0];
-    ret->lost[1] -= had[1];
+    rig_get(&r, ret->noted, noted, sizeof(ret->noted));
+    for (int p = 0; p < OP_PHASES; p++)
+        for (int i = 0; i < 2; i++)
+            ret->lost[p][i] -= had[p][i];
+    dbuf_free(mark), dbuf_free(noted);
     dbuf_free(logits), dbuf_free(ids), dbuf_free(pos), dbuf_free(w), dbuf_free(count);
     dbuf_free(lost), weight_free(bias);
     rig_close(&r);
@@ -141,7 +161,7 @@ static void check_weights(const struct cap_case *c, const float *x, const int32_
 static void check_capacity(const struct cap_case *c, const float *x)
 {
     struct cap_result was, is, far;
-    int n[N] = {0}, gone = 0, next = 0;
+    int n[N] = {0}, lost[OP_PHASES][2] = {{0}}, noted[ITEMS] = {0}, all = 0;
 
     run_capacity("cpu", c, x, 0, &was);
     run_capacity("cpu", c, x, c->cap, &is);
@@ -154,6 +174,7 @@ static void check_capacity(const struct cap_case *c, const float *x)
     }
     for (int r = 0; r < ROWS; r++) {
         int32_t *ids = was.ids + r * TOP;
+        int item = item_of(r), gone = 0, next = 0;
         bool changed = false;
         for (int k = 0; k < TOP; k++) {
             int to = ids[k] < 0 && !c->drop ? next_best(c, x + r * N, ids, n) : -1;
@@ -164,6 +185,12 @@ static void check_capacity(const struct cap_case *c, const float *x)
                 next++;
             }
             gone += ids[k] < 0;
+        }
+        all += gone + next;
+        if (r >= OWN) {
+            lost[item % 2][0] += next;
+            lost[item % 2][1] += gone;
+            noted[item] |= (next ? 4 : 0) | (gone ? 8 : 0);
         }
         if (changed)
             check_weights(c, x + r * N, ids, is.weights + r * TOP);
@@ -177,9 +204,12 @@ static void check_capacity(const struct cap_case *c, const float *x)
                 assert_memory_equal(&is.weights[p], &was.weights[p], sizeof(float));
         }
     }
-    assert_int_equal(is.lost[0], next);
-    assert_int_equal(is.lost[1], gone);
-    assert_true(gone + next > 0 || c->cap >= ROWS);
+    for (int p = 0; p < OP_PHASES; p++)
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(is.lost[p][i], lost[p][i]);
+    for (int i = 0; i < ITEMS; i++)
+        assert_int_equal(is.noted[i], noted[i]);
+    assert_true(all > 0 || c->cap >= ROWS);
 }
 
 static void test_capacity(void **state)
@@ -298,38 +328,55 @@ static void test_numbers_first(void **state)
 enum { SLOTS = 5, MOST = 64, GROUPS = 2 * SLOTS };
 
 struct groups {
-    int32_t order[MOST], start[GROUPS + 1];
-    int64_t tally[SLOTS * OP_TALLY];
+    int32_t order[MOST], start[GROUPS + 1], later[GROUPS];
+    int64_t tally[OP_PHASES][SLOTS * OP_TALLY];
 };
 
-/* counted: how many pairs there are is on the device. */
+/* Of pair p; two pairs a row where rows are marked. */
+static int phase_of_pair(int p) { return p / 2 % 3 == 1; }
+
+/* counted: how many pairs there are is on the device, and slots are tagged. */
 static void run_groups(const char *backend, const int32_t *slot, int n, int cap,
                        bool second, bool counted, struct groups *ret)
 {
-    int32_t counts[3] = {n / 3, 0, n - n / 3};
+    int32_t counts[3] = {n / 3, 0, n - n / 3}, tags[MOST], marks[MOST / 2];
     struct rig r;
 
     memset(ret, 0xff, sizeof(*ret));
     rig_open(&r, backend, "portable", 1, 64);
     for (int i = 0; i < SLOTS * OP_TALLY; i++)
-        ret->tally[i] = 7;
-    struct dbuf *s = rig_put(&r, slot, MOST * 4), *c = rig_put(&r, counts, 12);
+        ret->tally[0][i] = ret->tally[1][i] = 7;
+    for (int p = 0; p < MOST; p++) {
+        tags[p] = slot[p];
+        tags[p] += counted && slot[p] >= 0 ? OP_TAG_PHASE * phase_of_pair(p) : 0;
+        marks[p / 2] = op_mark(p, phase_of_pair(p));
+    }
+    struct dbuf *later = rig_put(&r, ret->later, sizeof(ret->later));
+    struct dbuf *mark = rig_put(&r, marks, sizeof(marks));
+    struct dbuf *s = rig_put(&r, tags, MOST * 4), *c = rig_put(&r, counts, 12);
     struct dbuf *order = rig_put(&r, ret->order, MOST * 4);
     struct dbuf *start = rig_put(&r, ret->start, sizeof(ret->start));
     struct dbuf *tally = rig_put(&r, ret->tally, sizeof(ret->tally));
-    const struct op_group o = {.n_slot = SLOTS,
-                               .n_pair = counted ? -1 : n,
-                               .cap = cap,
-                               .second = second,
-                               .slot = {s, 0, MOST},
-                               .count = {c, 0, 3},
-                               .order = {order, 0, MOST},
-                               .start = {start, 0, GROUPS + 1},
-                               .tally = {tally, 0, SLOTS * OP_TALLY}};
+    const struct op_group o = {
+        .n_slot = SLOTS,
+        .n_pair = counted ? -1 : n,
+        .cap = cap,
+        .second = second,
+        .slot = {s, 0, MOST},
+        .count = {c, 0, 3},
+        .order = {order, 0, MOST},
+        .start = {start, 0, GROUPS + 1},
+        .later = {later, 0, GROUPS},
+        .mark = {counted ? NULL : mark, 0, MOST / 2},
+        .per_row = 2,
+        .tally = {{tally, 0, SLOTS * OP_TALLY},
+                  {tally, sizeof(ret->tally[0]), SLOTS * OP_TALLY}}};
     rig_must(op_group(r.s, &o, &r.e), &r.e);
     rig_get(&r, ret->order, order, MOST * 4);
     rig_get(&r, ret->start, start, sizeof(ret->start));
     rig_get(&r, ret->tally, tally, sizeof(ret->tally));
+    rig_get(&r, ret->later, later, sizeof(ret->later));
+    dbuf_free(later), dbuf_free(mark);
     dbuf_free(s), dbuf_free(c), dbuf_free(order), dbuf_free(start), dbuf_free(tally);
     rig_close(&r);
 }
@@ -337,31 +384,39 @@ static void run_groups(const char *backend, const int32_t *slot, int n, int cap,
 static void check_groups(const int32_t *slot, int n, int cap, bool second)
 {
     struct groups is, other;
-    int at = 0, rows[SLOTS] = {0};
+    int at = 0, rows[OP_PHASES][SLOTS] = {{0}}, over[OP_PHASES][SLOTS] = {{0}};
 
     run_groups("cpu", slot, n, cap, second, false, &is);
     run_groups("far", slot, n, cap, second, true, &other);
     assert_memory_equal(&is, &other, sizeof(is));
-    for (int p = 0; p < n; p++)
-        if (slot[p] >= 0)
-            rows[slot[p]]++;
+    for (int p = 0; p < n; p++) {
+        int phase = phase_of_pair(p);
+        if (slot[p] < 0)
+            continue;
+        over[phase][slot[p]] += cap && rows[0][slot[p]] + rows[1][slot[p]] >= cap;
+        rows[phase][slot[p]]++;
+    }
     for (int g = 0; g < (second ? GROUPS : SLOTS); g++) {
-        int of = 0; /* pairs of the slot so far */
+        int of = 0, later = 0; /* pairs of the slot so far; of phase 1 of the group */
         assert_int_equal(is.start[g], at);
         for (int p = 0; p < n; p++) {
             if (slot[p] != g % SLOTS)
                 continue;
             bool late = second && cap && of >= cap;
             of++;
-            if (late == (g >= SLOTS))
+            if (late == (g >= SLOTS)) {
                 assert_int_equal(is.order[at++], p);
+                later += phase_of_pair(p);
+            }
         }
+        assert_int_equal(is.later[g], later);
     }
     assert_int_equal(is.start[second ? GROUPS : SLOTS], at);
-    for (int s = 0; s < SLOTS; s++) {
-        const int64_t *t = is.tally + s * OP_TALLY;
-        assert_int_equal(t[TALLY_ROWS], 7 + rows[s]);
-        assert_int_equal(t[TALLY_OVER], 7 + (cap && rows[s] > cap ? rows[s] - cap : 0));
+    for (int i = 0; i < OP_PHASES * SLOTS; i++) {
+        int phase = i / SLOTS, s = i % SLOTS;
+        const int64_t *t = is.tally[phase] + s * OP_TALLY;
+        assert_int_equal(t[TALLY_ROWS], 7 + rows[phase][s]);
+        assert_int_equal(t[TALLY_OVER], 7 + over[phase][s]);
         assert_int_equal(t[TALLY_SERVICE_NS], 7);
         assert_int_equal(t[TALLY_QUEUE_NS], 7);
     }

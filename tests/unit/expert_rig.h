@@ -148,7 +148,8 @@ static void add(struct rig *r, uint64_t seq, int pos, const int32_t *toks, int n
                              .n_block = (pos + n + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK,
                              .out_from = n - 1,
                              .sample = st->n_samples,
-                             .next = -1};
+                             .next = -1,
+                             .decode = pos > 0};
     for (int i = 0; i < n; i++)
         step_toks(st)[st->n_toks++] = toks[i];
     for (int i = 0; i < it->n_block; i++)

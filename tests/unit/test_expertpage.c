@@ -183,6 +183,9 @@ static void test_pairs(void **state)
         assert_true(expertpage_pairs_of(mine, 0, EXPERTS, with));
         assert_true(with[2 * EXPERTS + 5] == 0);
     }
+    expertpage_restart(mine);
+    assert_true(expertpage_pairs_of(mine, 1, EXPERTS, with));
+    assert_true(with[2 * EXPERTS + 5] == 0);
     assert_false(expertpage_pairs_of(mine, EXPERTPAGE_LAYERS, EXPERTS, with));
     assert_false(expertpage_pairs_of(mine, 0, EXPERTPAGE_PAIRED + 1, with));
     assert_int_equal(expertpage_open(theirs, &dims, LAYERS, &e), 0);

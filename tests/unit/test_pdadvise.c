@@ -128,7 +128,7 @@ static bool engine_step(struct true_engine *e, struct treq *v)
         const struct step_item *it = &step_items(e->st)[i];
 
         e->results[done.n_results++] =
-            (struct step_result){it->seq, done.n_toks, 0, it->sample >= 0};
+            (struct step_result){it->seq, done.n_toks, 0, it->sample >= 0, 0};
         if (it->sample >= 0)
             e->toks[done.n_toks++] = (struct step_token){.id = 1};
     }
