@@ -269,6 +269,7 @@ static int start_fleet(struct app *a, struct err *e)
         return -1;
     a->chores.router = a->router;
     a->chores.domain = a->domain;
+    a->chores.page = a->page;
     c.router = a->router;
     c.page = a->page;
     if (experts_new(a->loop, a->store, a->page, &a->experts, e) < 0)

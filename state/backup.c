@@ -106,20 +106,26 @@ static int64_t made_ms(const char *name)
     return (int64_t)timegm(&tm) * 1000;
 }
 
-int store_backup_due(struct store *s, int64_t wall_ms, int64_t age_ms, int keep,
-                     struct err *e)
+int64_t store_backup_newest(const struct store *s)
 {
     char folder[FOLDER_PATH_MAX];
+    struct err e;
     char **names;
     int64_t newest;
     int n;
 
-    if (folder_path(store_dir(s), "backups", folder, e) < 0)
-        return -1;
+    if (folder_path(store_dir(s), "backups", folder, &e) < 0)
+        return 0;
     n = folder_list(folder, PREFIX, SUFFIX, &names);
     newest = n ? made_ms(names[0]) : 0;
     folder_list_free(names, n);
-    if (wall_ms - newest < age_ms)
+    return newest;
+}
+
+int store_backup_due(struct store *s, int64_t wall_ms, int64_t age_ms, int keep,
+                     struct err *e)
+{
+    if (wall_ms - store_backup_newest(s) < age_ms)
         return 0;
     return store_backup_keep(s, keep, e) < 0 ? -1 : 1;
 }

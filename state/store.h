@@ -52,6 +52,8 @@ int store_backup_keep(struct store *s, int keep, struct err *e);
  * 1 made, 0 not due, -1. */
 int store_backup_due(struct store *s, int64_t wall_ms, int64_t age_ms, int keep,
                      struct err *e);
+/* When the newest one there was made, by its name (Unix ms); 0 = there is none. */
+int64_t store_backup_newest(const struct store *s);
 /* Checks that file (ours, whole, its tables those of a schema that is known, its journal
  * a chain) beside the store, then stages it: the next store_open puts it in place, what
  * ran stays as state.db.old. Until then this store goes on as it is. */

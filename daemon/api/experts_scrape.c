@@ -144,11 +144,9 @@ void experts_metrics(struct experts *x, struct buf *out)
 
     for (int i = 0; i < n; i++)
         s.n += experts_view(x, names[i], &s.v[s.n], &e) == 0;
-    if (s.n) {
-        put_gauges(&s);
-        put_counters(&s);
-        put_ranks(&s);
-    }
+    put_gauges(&s);
+    put_counters(&s);
+    put_ranks(&s);
     for (int i = 0; i < s.n; i++)
         experts_view_done(&s.v[i]);
     free(s.v);

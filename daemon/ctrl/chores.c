@@ -3,11 +3,13 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/metric.h"
 #include "daemon/ctrl/alarm.h"
 #include "daemon/ctrl/domain.h"
 #include "daemon/ctrl/linkwatch.h"
 #include "daemon/ctrl/pairview.h"
 #include "daemon/ctrl/slo.h"
+#include "daemon/serve/metrics.h"
 #include "state/store.h"
 
 enum { MINUTE_US = 60000000 };
@@ -20,6 +22,13 @@ static void alarm_if(struct chores *c, bool bad, const char *id, enum alarm_seve
         alarm_raise(c->alarms, id, s, text);
     else
         alarm_clear(c->alarms, id);
+}
+
+static void tell_backup(struct chores *c)
+{
+    if (c->page)
+        metric_set(c->page, M_BACKUP_TIME, 0,
+                   (double)store_backup_newest(c->store) / 1e3);
 }
 
 static void slow_ones(struct chores *c, int64_t wall_ms)
@@ -36,6 +45,7 @@ static void slow_ones(struct chores *c, int64_t wall_ms)
     if (made > 0)
         log_info("the state was copied to its backups; the last %d are kept",
                  CHORES_BACKUPS_KEPT);
+    tell_backup(c);
 }
 
 static void look_at_links(struct chores *c, int64_t now_us)
@@ -58,8 +68,10 @@ void chores_tick(struct chores *c, int64_t now_us, int64_t wall_ms)
         c->look_us = now_us + LINK_LOOK_US;
         look_at_links(c, now_us);
     }
-    if (!c->minute_us)
+    if (!c->minute_us) {
         c->minute_us = now_us + MINUTE_US; /* a start has better things to do */
+        tell_backup(c);
+    }
     if (now_us < c->minute_us)
         return;
     c->minute_us = now_us + MINUTE_US;

@@ -9,6 +9,7 @@
 struct alarms;
 struct domain;
 struct linkwatch;
+struct metric_page;
 struct router;
 struct slo;
 struct store;
@@ -20,10 +21,11 @@ struct chores {
     struct store *store;
     struct alarms *alarms;
     struct linkwatch *links;
-    struct router *router; /* whose ranks use them */
-    struct domain *domain; /* whose they are; NULL: only emulated ones are looked at */
-    int64_t look_us;       /* when they are looked at next */
-    int64_t minute_us;     /* when the slow ones are due, 0 at first */
+    struct router *router;    /* whose ranks use them */
+    struct domain *domain;    /* whose they are; NULL: only emulated ones are looked at */
+    struct metric_page *page; /* the daemon's; NULL */
+    int64_t look_us;          /* when they are looked at next */
+    int64_t minute_us;        /* when the slow ones are due, 0 at first */
 };
 
 /* Every second or so. Control thread. */

@@ -290,6 +290,11 @@ int router_ready(struct router *r, struct err *e)
     return r->not_ready == ERR_OK ? 0 : err_set(e, r->not_ready, "the model is loading");
 }
 
+int router_degraded(struct router *r, struct err *ret, int max)
+{
+    return max > 0 && router_ready(r, ret) < 0;
+}
+
 int router_retry_after(struct router *r)
 {
     (void)r;

@@ -128,7 +128,9 @@ static void a_backup_is_made_when_it_is_due(void **state)
     int n;
 
     (void)state;
+    assert_int_equal(store_backup_newest(st), 0);
     assert_int_equal(store_backup_due(st, now, day, 3, &e), 1); /* there was none */
+    assert_in_range(store_backup_newest(st), now - 1000, now + 60000);
     now = clock_wall_ms();
     assert_int_equal(store_backup_due(st, now, day, 3, &e), 0);
     assert_int_equal(store_backup_due(st, now + day - 5000, day, 3, &e), 0);
