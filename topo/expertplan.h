@@ -13,8 +13,9 @@
  * Offline: copies and places together, from nothing. Each layer is first filled greedily
  * and then improved by swaps of two slots and by giving a slot of one expert to another,
  * as long as sum (L_g / mean)^8 of the device loads L_g falls. Incremental: the same
- * moves from the map as it is, the best for its bytes first, within a budget, and only
- * such as repay their cost. Any thread. */
+ * moves from the map as it is, in small layers also several together, the best for its
+ * bytes first, within a budget, and only such as repay their cost. Layers of few slots
+ * are judged as they will be once shares have followed. Any thread. */
 #ifndef TOPO_EXPERTPLAN_H
 #define TOPO_EXPERTPLAN_H
 

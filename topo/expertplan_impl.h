@@ -55,6 +55,48 @@ int elayer_mend(struct elayer *y);
 /* Moves that make sum (L_g / mean)^8 fall, until none does or the bounds say so; how
  * many. */
 int elayer_search(struct elayer *y, const struct esearch *s);
+/* The heaviest load as a layer is judged: with the best shares where slots are few, and
+ * by EXPERTPLAN_EQUAL of the difference with equal ones. */
+#define EXPERTPLAN_EQUAL (1.0 / 4)
+double elayer_high(const struct elayer *y);
+
+/* expertplan_shares.c: loads of the devices [n_device] after so many rounds of pouring.
+ */
+void expertplan_pour(const struct expert_ask *a, int layer, const int16_t *map,
+                     int rounds, double *ret);
+
+/* expertplan_front.c: the best maps of a layer by their writes, beyond those that had to
+ * be. Points by rising writes and falling high. */
+struct epoint {
+    int writes, n_change;
+    double high; /* see elayer_high */
+    struct echange {
+        int16_t slot, expert;
+    } * change; /* owned */
+};
+struct efront {
+    struct epoint *point;
+    int n, first;  /* first: writes that had to be */
+    int taken;     /* the point that is to be, -1: as at the start */
+    double start;  /* the heaviest load to begin with, scaled */
+    double unit;   /* us of a step for 1 of scaled load; the caller's to set */
+    int16_t *base; /* [n_device * n_slot]: the map at the start, mended */
+};
+void efront_init(struct efront *f, const struct elayer *y); /* y: as mended */
+void efront_done(struct efront *f);
+void efront_add(struct efront *f, const struct elayer *y, double high);
+void efront_map(const struct efront *f, int point, int n_slots, int16_t *ret);
+
+/* What must be repaid, and by which fall. */
+struct eworth {
+    double steps, write_us, min_gain;
+};
+/* Sets taken of each front: at most so many writes in all. */
+void efront_share_out(struct efront *f, int n_layer, const struct eworth *w, int most);
+
+/* expertplan_chain.c: small layers, by several writes at a time, into the front. */
+void elayer_chains(struct elayer *y, const struct esearch *s, struct efront *f);
+
 /* Places so that experts chosen together share a host (expert_ask.affinity). */
 void elayer_gather(struct elayer *y);
 

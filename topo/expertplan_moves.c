@@ -1,11 +1,10 @@
 /* topo/expertplan_moves.c - from the map as it is: what to move, and whether it pays.
  *
- * Each layer is searched from its present map; after every step the heaviest load and the
- * slots written so far are noted. The layer stops where what is saved until the loads
- * change again, less what the writes cost, is most. Layers then share the budget, the one
- * that saves most for its writes first; a layer that does not fit whole is searched again
- * within what is left. Moves are read off the two maps, so a slot is written once however
- * often the search changed it. */
+ * Each layer is searched from its present map, one move after the other, and small ones
+ * by several writes together (expertplan_chain.c); the best maps by their writes are kept
+ * (expertplan_front.c). Layers then share the budget, write by write, as long as what is
+ * saved until the loads change again is more than the writes cost. Moves are read off the
+ * two maps, so a slot is written once however often the search changed it. */
 #include "topo/expertplan.h"
 
 #include <math.h>
@@ -224,79 +223,33 @@ static void add_layer(const struct expert_ask *a, int layer, const int16_t *now,
     m->n += n;
 }
 
-/* What one layer's search has come to. */
-struct trace {
-    const struct expert_ask *a;
-    const struct expert_budget *b;
-    double unit;  /* us of a step for 1 of scaled load */
-    double start; /* the heaviest load to begin with, scaled */
-    int first;    /* writes that had to be */
-    double best;  /* us saved, net */
-    int writes;   /* and by how many writes, those that had to be too */
-    int16_t *map; /* as it was then */
-};
-
-static double cost_us(const struct expert_ask *a, const struct expert_budget *b,
-                      int writes)
-{
-    if (!(b->copy_Bps > 0))
-        return 0;
-    return writes * (1e6 * (double)a->expert_bytes / b->copy_Bps + b->risk_us);
-}
-
 static bool note(void *arg, const struct elayer *y)
 {
-    struct trace *t = arg;
-    double fall = t->start - elayer_max(y);
-    double net = fall * t->unit * t->b->steps - cost_us(t->a, t->b, y->writes - t->first);
-
-    if (fall >= t->b->min_gain * t->start &&
-        net > t->best + 1e-9 * t->unit * t->b->steps) {
-        t->best = net;
-        t->writes = y->writes;
-        memcpy(t->map, y->slot, (size_t)t->a->n_device * t->a->n_slot * sizeof(*t->map));
-    }
+    efront_add(arg, y, elayer_high(y));
     return true;
 }
 
-struct choice {
-    int layer, must, writes; /* writes that had to be, and all */
-    double saved;
-};
-
-static int better(const void *x, const void *y)
-{
-    const struct choice *a = x, *b = y;
-    double u = a->saved / (a->writes - a->must + 1),
-           v = b->saved / (b->writes - b->must + 1);
-
-    return u != v ? (u > v ? -1 : 1) : a->layer - b->layer;
-}
-
-/* Searches one layer; its best map within max_writes more than must be into ret. */
+/* Searches one layer; max_writes: beyond those that must be, 0 = any, -1 = none. */
 static int try_layer(struct elayer *y, const struct expert_budget *b, int layer,
-                     const int16_t *now, int max_writes, struct choice *c, int16_t *ret)
+                     const int16_t *now, int max_writes, struct efront *ret)
 {
-    const struct expert_ask *a = y->a;
-    struct trace t = {.a = a, .b = b, .map = ret};
     struct esearch s = {.per_device = b->per_device,
                         .frugal = true,
                         .max_work = WORK,
                         .each = note,
-                        .arg = &t};
+                        .arg = ret};
 
     elayer_load(y, layer, now);
     y->work = 0;
     if (elayer_mend(y) < 0)
         return -1;
-    memcpy(ret, y->slot, (size_t)a->n_device * a->n_slot * sizeof(*ret));
-    t.unit = b->us_per_load / y->scale;
-    t.start = elayer_max(y);
-    t.first = t.writes = y->writes;
+    efront_init(ret, y);
+    ret->unit = b->us_per_load / y->scale;
     s.max_writes = max_writes ? y->writes + max_writes : 0;
-    if (!y->idle && max_writes >= 0)
-        elayer_search(y, &s);
-    *c = (struct choice){layer, t.first, t.writes, t.best};
+    if (y->idle || max_writes < 0)
+        return 0;
+    elayer_search(y, &s);
+    elayer_chains(y, &s, ret);
     return 0;
 }
 
@@ -321,40 +274,40 @@ int expertplan_step(const struct expert_ask *a, const int16_t *now,
     if (expertplan_ask_check(a, e) < 0)
         return -1;
     struct elayer *y = elayer_new(a);
-    struct choice *c = xcalloc((size_t)a->n_layer, sizeof(*c));
-    int16_t *want = xcalloc((size_t)a->n_layer * slots, sizeof(*want));
-    int written = 0, rc = 0;
+    struct efront *f = xcalloc((size_t)a->n_layer, sizeof(*f));
+    struct eworth worth = {.steps = b->steps, .min_gain = b->min_gain};
+    int16_t *want = xcalloc(slots, sizeof(*want));
+    int written = 0, rest, rc = 0;
 
+    if (b->copy_Bps > 0)
+        worth.write_us = 1e6 * (double)a->expert_bytes / b->copy_Bps + b->risk_us;
     for (int l = 0; l < a->n_layer && rc == 0; l++) {
-        rc = try_layer(y, b, l, now + l * slots, left(a, b, 0), &c[l], want + l * slots);
-        written += c[l].must;
+        rc = try_layer(y, b, l, now + l * slots, left(a, b, 0), &f[l]);
+        written += f[l].first;
     }
     if (rc < 0) {
         rc = err_set(e, ERR_NOFIT,
                      "expert plan: an expert has no copy in use and no slot is left");
         goto out;
     }
-    qsort(c, (size_t)a->n_layer, sizeof(*c), better);
+    rest = left(a, b, written);
+    efront_share_out(f, a->n_layer, &worth, rest ? (rest > 0 ? rest : 0) : INT32_MAX);
     moves_init(a, ret);
-    for (int i = 0; i < a->n_layer; i++) {
-        int l = c[i].layer, rest = left(a, b, written);
-        if (rest && c[i].writes - c[i].must > (rest < 0 ? 0 : rest))
-            try_layer(y, b, l, now + l * slots, rest, &c[i], want + l * slots);
-        written += c[i].writes - c[i].must;
-    }
     for (int l = 0; l < a->n_layer; l++) {
-        double before, after;
+        double before;
         elayer_load(y, l, now + l * slots);
         elayer_mend(y);
         before = elayer_max(y);
-        elayer_load(y, l, want + l * slots);
-        after = elayer_max(y);
-        add_layer(a, l, now + l * slots, want + l * slots,
-                  y->idle ? 0 : (before - after) / y->scale, ret);
+        efront_map(&f[l], f[l].taken, (int)slots, want);
+        elayer_load(y, l, want);
+        add_layer(a, l, now + l * slots, want,
+                  y->idle ? 0 : (before - elayer_max(y)) / y->scale, ret);
     }
 out:
+    for (int l = 0; l < a->n_layer; l++)
+        efront_done(&f[l]);
     free(want);
-    free(c);
+    free(f);
     elayer_free(y);
     return rc;
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "topo/expertplan_impl.h"
 
 enum { ROUNDS = 500 };
 
@@ -77,15 +78,15 @@ static int gather(const struct expert_ask *a, const int16_t *map, int *first, in
     return n;
 }
 
-double expertplan_shares(const struct expert_ask *a, int layer, const int16_t *map,
-                         float *ret)
+/* Pours until no share moves or for so many rounds; of a layer's loads into x [slots] and
+ * load [n_device]. first, device, where: see gather. */
+static void settle(const struct expert_ask *a, int layer, const int16_t *map, int rounds,
+                   int *first, double *x, double *load)
 {
     size_t slots = (size_t)a->n_device * a->n_slot;
     const double *w = a->load + (size_t)layer * a->n_expert;
-    double *x = xcalloc(slots + (size_t)a->n_device, sizeof(*x)), *load = x + slots;
-    int *first = xcalloc((size_t)a->n_expert + 1 + 2 * slots, sizeof(*first));
     int *device = first + a->n_expert + 1, *where = device + slots;
-    double total = 0, high = 0;
+    double total = 0;
 
     gather(a, map, first, device, where);
     for (int e = 0; e < a->n_expert; e++) {
@@ -95,7 +96,7 @@ double expertplan_shares(const struct expert_ask *a, int layer, const int16_t *m
             load[device[i]] += x[where[i]];
         }
     }
-    for (int round = 0; round < ROUNDS && total > 0; round++) {
+    for (int round = 0; round < rounds && total > 0; round++) {
         double moved = 0;
         for (int e = 0; e < a->n_expert; e++) {
             struct pour p = {first[e + 1] - first[e], e, device + first[e],
@@ -106,6 +107,19 @@ double expertplan_shares(const struct expert_ask *a, int layer, const int16_t *m
         if (moved < 1e-6 * total / a->n_device)
             break;
     }
+}
+
+double expertplan_shares(const struct expert_ask *a, int layer, const int16_t *map,
+                         float *ret)
+{
+    size_t slots = (size_t)a->n_device * a->n_slot;
+    const double *w = a->load + (size_t)layer * a->n_expert;
+    double *x = xcalloc(slots + (size_t)a->n_device, sizeof(*x)), *load = x + slots;
+    int *first = xcalloc((size_t)a->n_expert + 1 + 2 * slots, sizeof(*first));
+    const int *where = first + a->n_expert + 1 + slots;
+    double high = 0;
+
+    settle(a, layer, map, ROUNDS, first, x, load);
     for (size_t i = 0; i < slots; i++)
         ret[i] = 0;
     for (int e = 0; e < a->n_expert; e++)
@@ -117,6 +131,20 @@ double expertplan_shares(const struct expert_ask *a, int layer, const int16_t *m
     free(first);
     free(x);
     return high;
+}
+
+void expertplan_pour(const struct expert_ask *a, int layer, const int16_t *map,
+                     int rounds, double *ret)
+{
+    size_t slots = (size_t)a->n_device * a->n_slot;
+    double *x = xcalloc(slots, sizeof(*x));
+    int *first = xcalloc((size_t)a->n_expert + 1 + 2 * slots, sizeof(*first));
+
+    for (int g = 0; g < a->n_device; g++)
+        ret[g] = 0;
+    settle(a, layer, map, rounds, first, x, ret);
+    free(first);
+    free(x);
 }
 
 double expertplan_balance(const struct expert_ask *a, int layer, const int16_t *map,

@@ -159,6 +159,86 @@ static void beside_eplb(void **st)
     }
 }
 
+/* With hardly a slot to spare: by a fifth of the writes that EPLB makes, shared out over
+ * the layers, better than it once shares have followed, and near it before. */
+static void few_slots(void **st)
+{
+    enum { L = 24, X = 8, D = 8, N = 2, MAP = L * D * N };
+    static double load[L * X];
+    static int16_t map[MAP], was[MAP], eplb[MAP];
+    uint64_t seed = test_seed() + 77;
+    struct expert_ask a = {.n_layer = L,
+                           .n_expert = X,
+                           .n_device = D,
+                           .n_slot = N,
+                           .load = load,
+                           .expert_bytes = 10};
+    struct eplb_ask q = {L, X, D * N, D, 1, 1, load};
+    struct expert_budget b = {.us_per_load = 1, .steps = 1};
+    struct expert_moves m;
+    double fresh = 0, ours = 0, ours_equal = 0;
+    (void)st;
+
+    for (int i = 0; i < L * X; i++) /* as even as the mixtures of eight are */
+        load[i] = 1 + uniform(&seed);
+    offline(&a, map);
+    assert_int_equal(eplb_plan(&q, was, NULL), 0);
+    drift(load, L * X, &seed);
+    assert_int_equal(eplb_plan(&q, eplb, NULL), 0);
+    for (int i = 0; i < MAP; i++) { /* slots moved, by device */
+        int g = i / N * N;
+        bool had = false;
+        for (int s = 0; s < N; s++)
+            had |= was[g + s] == eplb[i];
+        b.max_moves += !had;
+    }
+    b.max_moves /= 5;
+    step(&a, map, &b, &m);
+    assert_true(written(&m) <= b.max_moves);
+    for (int l = 0; l < L; l++) {
+        float share[D * N];
+        const int16_t *at = m.map + l * D * N;
+        expertplan_shares(&a, l, at, share);
+        ours += expertplan_balance(&a, l, at, share, NULL);
+        ours_equal += expertplan_balance(&a, l, at, NULL, NULL);
+        fresh += expertplan_balance(&a, l, eplb + l * D * N, NULL, NULL);
+    }
+    expertplan_moves_done(&m);
+    if (ours < 1.02 * fresh || ours_equal < 0.93 * fresh)
+        fail_msg("%.3f (%.3f with equal shares) of EPLB's %.3f", ours / L, ours_equal / L,
+                 fresh / L);
+}
+
+/* The only slot to spare is where the heavy expert does not need it: another has to move
+ * there for the heavy one to have its place. And of two layers the one that gains more by
+ * the few writes that there are has them. */
+static void chain(void **st)
+{
+    static const int16_t now[2][6] = {{0, 4, 1, 4, 2, 3}, {0, 4, 1, 4, 2, 3}};
+    static const double load[2][5] = {{9, 8, 0.5, 0.5, 0.4}, {10, 7, 0.5, 0.5, 0.4}};
+    struct expert_ask a = {.n_layer = 2,
+                           .n_expert = 5,
+                           .n_device = 3,
+                           .n_slot = 2,
+                           .load = load[0],
+                           .expert_bytes = 10};
+    struct expert_budget b = {.us_per_load = 1, .steps = 1, .max_moves = 2};
+    struct expert_moves m;
+    float share[6];
+    (void)st;
+
+    step(&a, now[0], &b, &m);
+    assert_int_equal(written(&m), 2);
+    assert_memory_equal(m.map, now[0], sizeof(now[0]));
+    assert_true(expertplan_shares(&a, 1, m.map + 6, share) < 7.41);
+    expertplan_moves_done(&m);
+    b.max_moves = 1; /* by one: as good as a copy of it beside the second heaviest */
+    step(&a, now[0], &b, &m);
+    assert_int_equal(written(&m), 1);
+    assert_true(expertplan_shares(&a, 1, m.map + 6, share) < 8.71);
+    expertplan_moves_done(&m);
+}
+
 /* Maps are sound whatever the sizes, limits and loads. */
 static void any_size(void **st)
 {
@@ -434,6 +514,8 @@ static void refuses(void **st)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(vector),
     cmocka_unit_test(beside_eplb),
+    cmocka_unit_test(few_slots),
+    cmocka_unit_test(chain),
     cmocka_unit_test(any_size),
     cmocka_unit_test(no_load),
     cmocka_unit_test(more_copies_than_devices),
