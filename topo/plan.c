@@ -324,7 +324,7 @@ bool plan_try_layout(struct plan *p, const struct layout *l, enum plan_role role
                     &ask);
     ledger_count(a->s, l, &ask, &t->ledger);
     if (t->ledger.limit != LEDGER_FITS) {
-        if (role == PLAN_BOTH)
+        if (role == a->role)
             plan_note(p, WHY_FIT + (int)t->ledger.limit, limit_text(t->ledger.limit), l,
                       t->ledger.why);
         return false;
@@ -335,7 +335,7 @@ bool plan_try_layout(struct plan *p, const struct layout *l, enum plan_role role
     if (!climb(p, &o, role, most, t, &m)) {
         snprintf(say, sizeof(say), "%.1f ms with one sequence in each attention group",
                  m.closest);
-        if (role == PLAN_BOTH)
+        if (role == a->role)
             plan_note(p, m.why,
                       m.why == WHY_TTFT ? "TTFT is over the SLO" : "TPOT is over the SLO",
                       l, say);
@@ -420,7 +420,7 @@ static bool on_layout(void *arg, const struct layout *l, enum layout_fault f)
         f = layout_check(l, p->ask.s, p->ask.slots, &e);
     if (f != LAYOUT_NONE)
         plan_note(p, (int)f - 1, layout_fault_text(f), l, e.msg);
-    else if (plan_try_layout(p, l, PLAN_BOTH, &t))
+    else if (plan_try_layout(p, l, p->ask.role, &t))
         offer_colocated(p, &t);
     return true;
 }
@@ -451,7 +451,7 @@ static void place_row(struct plan *p, struct plan_row *r)
         plan_split_sum(p, &prefill, &decode, k[0].handoff_bps, r);
         return;
     }
-    plan_estimate(p, &r->l, &k[0], PLAN_BOTH, r->concurrency, &r->est);
+    plan_estimate(p, &r->l, &k[0], p->ask.role, r->concurrency, &r->est);
     r->est.tokens_s *= n;
     r->est.requests_s *= n;
 }
@@ -469,7 +469,7 @@ static bool still_meets(struct plan *p, const struct plan_row *r)
             plan_note(p, WHY_SLOWER + 1, "the rate is not reached", &r->l, say);
         return false;
     }
-    if (meets(&p->ask, PLAN_BOTH, &r->est, &why))
+    if (meets(&p->ask, p->ask.role, &r->est, &why))
         return true;
     snprintf(say, sizeof(say), "TTFT %.1f ms and TPOT %.2f ms on the links of its place",
              r->est.ttft_ms, r->est.tpot_ms);

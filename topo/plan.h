@@ -17,6 +17,9 @@ struct paths;
 struct placement;
 struct plan;
 
+/* What an instance, or an engine of a pool, is for. */
+enum plan_role { PLAN_BOTH, PLAN_PREFILL, PLAN_DECODE };
+
 struct plan_ask {
     const struct shapes *s;
     const struct graph *g;
@@ -31,8 +34,10 @@ struct plan_ask {
     enum weight_format kv;
     bool with_cp;
     /* For who has the instances already: so many of them (0 = as many as there is room
-     * for), colocated only, of the layouts that `allow` takes (NULL: all). */
+     * for), of the layouts that `allow` takes (NULL: all). Colocated, or engines of one
+     * pool: then judged by prompts or by answers alone, and a row's TTFT or TPOT is 0. */
     int replicas;
+    enum plan_role role; /* with replicas */
     bool (*allow)(void *arg, const struct layout *l);
     void *allow_arg;
 };

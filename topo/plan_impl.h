@@ -35,8 +35,6 @@ struct plan_try {
     double concurrency;
 };
 
-enum plan_role { PLAN_BOTH, PLAN_PREFILL, PLAN_DECODE };
-
 int plan_rack_of(const struct plan_ask *a, struct plan_rack *ret, struct err *e);
 void plan_rack_done(struct plan_rack *r);
 /* True where the layout fits and meets the SLO in this role. Why not is noted for

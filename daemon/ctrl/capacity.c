@@ -12,6 +12,7 @@
 #include "daemon/ctrl/domain.h"
 #include "daemon/serve/engine_fit.h"
 #include "daemon/serve/forward.h"
+#include "daemon/serve/kvmap.h"
 #include "daemon/serve/mesh.h"
 #include "daemon/serve/model.h"
 #include "daemon/serve/moves.h"
@@ -208,6 +209,7 @@ static bool size_pool(const struct conf_instance *i, const struct model_info *m,
     }
     c->n_ctx = fit.n_ctx;
     c->n_blocks = fit.n_blocks;
+    c->block_tok = block_tok(l);
     return true;
 }
 
@@ -314,12 +316,25 @@ static int check_layout(const struct model *m, const struct layout *l,
     return err_param(e, why.code, "layout", "%s", why.msg);
 }
 
+/* KV of an engine of a pool: can another engine read it, or have it? */
+static int check_pool(const struct conf_instance *i, const struct layout *l,
+                      const struct shapes *s, struct err *e)
+{
+    struct err why;
+
+    if (i->role == CONF_ROLE_BOTH ||
+        kvmap_possible(layout_ranks(l), l->adp, l->cp, s->n_layer, s->n_kv, &why) == 0)
+        return 0;
+    return err_param(e, why.code, "layout", "%s", why.msg);
+}
+
 static int check(const struct model *m, const struct conf_instance *i,
                  const struct layout *l, struct capacity *c, struct err *e)
 {
     struct shapes s;
 
-    if (capacity_shapes(m, &s, e) < 0 || check_layout(m, l, &s, e) < 0)
+    if (capacity_shapes(m, &s, e) < 0 || check_layout(m, l, &s, e) < 0 ||
+        check_pool(i, l, &s, e) < 0)
         return -1;
     if (c->ranks > c->devices) {
         snprintf(c->why, sizeof(c->why), "%d ranks and %d devices in service", c->ranks,

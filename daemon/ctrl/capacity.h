@@ -32,6 +32,7 @@ struct capacity {
     bool fits;
     int ranks, devices;  /* wanted, in service */
     int n_ctx, n_blocks; /* as the engine would size them; 0 when not even that fits */
+    int block_tok;       /* positions of a block */
     struct ledger ledger;
     char why[256], cure[160]; /* empty when it fits */
 };

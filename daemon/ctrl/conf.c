@@ -281,7 +281,11 @@ static void lay_pool(struct conf_instance *i, const struct conf_pool *p)
     take(&i->layout.pp, p->layout.pp);
     take(&i->layout.tp, p->layout.tp);
     take(&i->layout.ep, p->layout.ep);
+    take(&i->layout.adp, p->layout.adp);
     take(&i->layout.cp, p->layout.cp);
+    take(&i->layout.cp_u, p->layout.cp_u);
+    if (p->layout.automatic)
+        i->layout.automatic = p->layout.automatic == 2;
     if (p->layout.sp)
         i->layout.sp = p->layout.sp == 2;
     if (p->layout.cp_method)

@@ -48,8 +48,8 @@ enum conf_output { CONF_OUTPUT_NONE, CONF_OUTPUT_TRIAL, CONF_OUTPUT_ALLOWED };
 struct conf_pool {
     int64_t engines, threads, step_tok, max_seqs, kv_mib;
     struct {
-        int64_t pp, tp, ep, cp;
-        int sp, cp_method;
+        int64_t pp, tp, ep, adp, cp, cp_u;
+        int automatic, sp, cp_method;
     } layout;
 };
 

@@ -150,24 +150,44 @@ static void slo_has_targets(const struct check *k)
     }
 }
 
-static void auto_or_words(const struct check *k)
+/* where: "" or "prefill." of an instance; p: that pool, whose words are as those of the
+ * instance where they are 0. */
+static void auto_alone(const struct check *k, const char *instance, const char *where,
+                       const struct conf_pool *p)
 {
+    const int64_t own[] = {
+        p ? p->layout.pp : 1,   p ? p->layout.tp : 1,  p ? p->layout.ep : 1,
+        p ? p->layout.sp : 1,   p ? p->layout.cp : 1,  p ? p->layout.cp_method : 1,
+        p ? p->layout.cp_u : 1, p ? p->layout.adp : 1, 1};
     static const char *const words[] = {"pp",        "tp",   "ep",  "sp", "cp",
                                         "cp_method", "cp_u", "adp", "etp"};
     char path[160];
 
+    for (size_t w = 0; w < sizeof(words) / sizeof(words[0]); w++) {
+        snprintf(path, sizeof(path), "instances.%s.%slayout.%s", instance, where,
+                 words[w]);
+        if (own[w] && given(k, path))
+            FAULT(k, path,
+                  "layout.auto is set: the planner chooses; leave %slayout.%s out, or "
+                  "%s",
+                  where, words[w], *where ? "set auto of this pool false" : "auto");
+    }
+}
+
+static void auto_or_words(const struct check *k)
+{
     for (int i = 0; i < k->c->n_instances; i++) {
         const struct conf_instance *x = &k->c->instances[i];
+        int prefill = x->prefill.layout.automatic, decode = x->decode.layout.automatic;
 
-        for (size_t w = 0; x->layout.automatic && w < sizeof(words) / sizeof(words[0]);
-             w++) {
-            snprintf(path, sizeof(path), "instances.%s.layout.%s", x->name, words[w]);
-            if (given(k, path))
-                FAULT(k, path,
-                      "layout.auto is set: the planner chooses; leave layout.%s out, or "
-                      "auto",
-                      words[w]);
-        }
+        if (x->layout.automatic)
+            auto_alone(k, x->name, "", NULL);
+        if (x->mode != CONF_SPLIT)
+            continue;
+        if (prefill == 2 || (x->layout.automatic && !prefill))
+            auto_alone(k, x->name, "prefill.", &x->prefill);
+        if (decode == 2 || (x->layout.automatic && !decode))
+            auto_alone(k, x->name, "decode.", &x->decode);
     }
 }
 
@@ -214,14 +234,6 @@ static void pools(const struct check *k, const struct conf_instance *x)
     if (x->replicas > 1)
         FAULT(k, path,
               "%s replicas: prefill.engines and decode.engines say how many there are",
-              none);
-    if (x->layout.automatic)
-        FAULT(k, path, "%s layout.auto: the words of each pool's layout would be right",
-              none);
-    if (x->layout.adp > 1)
-        FAULT(k, path,
-              "%s layout.adp: KV of groups is not handed over; several engines of a pool "
-              "(prefill.engines, decode.engines) would be right",
               none);
     if (x->executor)
         FAULT(k, path, "%s executor null, which has no KV to hand over", none);

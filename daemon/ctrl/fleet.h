@@ -62,6 +62,7 @@ struct fleet_action {
     char why[160];       /* "mode chunked -> colocated" */
     int live;            /* requests that would be drained */
     uint64_t need, have; /* bytes: the new engine's by estimate; free now */
+    int ctx, block_tok;  /* that its KV is sized for, by estimate; 0 = not known */
     bool fits;           /* false: it cannot be applied at all */
     char refused[256];   /* why, where it is not the memory; "" */
 };

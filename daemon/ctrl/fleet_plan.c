@@ -13,16 +13,20 @@
 #include "daemon/ctrl/need.h"
 #include "daemon/serve/engine_fit.h"
 
-/* refused is left where it says something already. */
-static uint64_t need_of(struct fleet *f, const struct unit_spec *s, char refused[256])
+/* a->refused is left where it says something already. */
+static uint64_t need_of(struct fleet *f, const struct unit_spec *s,
+                        struct fleet_action *a)
 {
+    struct need_pool pool = {0};
     char why[256] = "";
-    uint64_t n = f->cfg.need
-                     ? f->cfg.need(s->model_path, s->inst)
-                     : need_bytes(f->need, s->model_path, s->inst, &s->layout, why);
+    uint64_t n =
+        f->cfg.need ? f->cfg.need(s->model_path, s->inst)
+                    : need_bytes(f->need, s->model_path, s->inst, &s->layout, &pool, why);
 
-    if (!refused[0])
-        memcpy(refused, why, sizeof(why));
+    if (!a->refused[0])
+        memcpy(a->refused, why, sizeof(why));
+    a->ctx = pool.ctx;
+    a->block_tok = pool.block_tok;
     return n;
 }
 
@@ -50,7 +54,7 @@ static uint64_t free_now(struct fleet *f)
 static void plan_engine(struct fleet *f, const struct unit_spec *spec,
                         const struct unit *old, struct fleet_action *a)
 {
-    a->need = need_of(f, spec, a->refused);
+    a->need = need_of(f, spec, a);
     a->have = free_now(f);
     a->live = old ? unit_live(old) : 0;
     a->kind = !old ? FLEET_START : FLEET_REPLACE;
@@ -79,7 +83,8 @@ static uint64_t plan_wanted(struct fleet *f, const struct conf *to,
                             const struct conf_instance *i, struct fleet_action *a)
 {
     const struct unit *u = fleet_unit(f, i->name);
-    char refused[256], none[256] = "";
+    struct fleet_action any = {0};
+    char refused[256];
     struct unit_spec spec;
     uint64_t need = 0;
 
@@ -92,7 +97,9 @@ static uint64_t plan_wanted(struct fleet *f, const struct conf *to,
         unit_spec_done(&spec);
         return 0;
     }
-    need = need_of(f, &spec, none);
+    need = need_of(f, &spec, &any);
+    a->ctx = any.ctx;
+    a->block_tok = any.block_tok;
     if (!u || u->phase != UNIT_RUNS) {
         plan_engine(f, &spec, NULL, a);
         snprintf(a->why, sizeof(a->why), "a new instance");
@@ -158,6 +165,26 @@ static void share_room(struct fleet_action *v, int n)
             }
 }
 
+/* Engines of two pools hand over KV of whatever length the other takes: their contexts
+ * are one, but for what blocks of another size round off. */
+static void pair_pools(struct fleet_action *v, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n && starts(&v[i]) && !v[i].refused[0]; k++) {
+            int block = v[i].block_tok > v[k].block_tok ? v[i].block_tok : v[k].block_tok;
+            if (v[i].ctx <= 0 || v[k].ctx <= 0 ||
+                !fleet_same_instance(v[i].instance, v[k].instance) ||
+                (v[i].ctx < v[k].ctx + block && v[k].ctx < v[i].ctx + block))
+                continue;
+            snprintf(v[i].refused, sizeof(v[i].refused),
+                     "its KV pool is for a context of %d tokens and that of '%s' for %d, "
+                     "so that KV of a longer prompt has no room in both: one ctx, or a "
+                     "kv.mib of prefill and decode that holds it, would be right",
+                     v[i].ctx, v[k].instance, v[k].ctx);
+            v[i].fits = false;
+        }
+}
+
 int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret, int max)
 {
     uint64_t all = 0;
@@ -180,6 +207,7 @@ int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret,
         n++;
     }
     share_room(ret, n);
+    pair_pools(ret, n);
     for (int i = 0; i < n && all > whole(f); i++)
         if (starts(&ret[i]))
             ret[i].fits = false;

@@ -23,7 +23,8 @@ struct choice {
     struct timespec changed;
     off_t size;
     struct domain_view *view;
-    int64_t ctx, replicas;
+    int64_t ctx, engines;
+    enum plan_role role;
     double ttft_ms, tpot_ms;
     int rc;
     struct layout layout;
@@ -52,13 +53,26 @@ void layouts_free(struct layouts *k)
     free(k);
 }
 
+/* That share the devices: replicas, or the engines of both pools. */
+static int64_t engines_of(const struct conf_instance *i)
+{
+    return i->mode == CONF_SPLIT ? i->prefill.engines + i->decode.engines : i->replicas;
+}
+
+static enum plan_role role_of(const struct conf_instance *i)
+{
+    return i->role == CONF_ROLE_PREFILL  ? PLAN_PREFILL
+           : i->role == CONF_ROLE_DECODE ? PLAN_DECODE
+                                         : PLAN_BOTH;
+}
+
 static bool answers(const struct choice *c, const char *path, const struct stat *st,
                     const struct domain_view *v, const struct conf_instance *i)
 {
     return !strcmp(c->path, path) && c->size == st->st_size &&
            c->changed.tv_sec == st->st_mtim.tv_sec &&
            c->changed.tv_nsec == st->st_mtim.tv_nsec && c->view == v &&
-           c->ctx == i->ctx && c->replicas == i->replicas &&
+           c->ctx == i->ctx && c->engines == engines_of(i) && c->role == role_of(i) &&
            c->ttft_ms == i->slo.ttft_ms && c->tpot_ms == i->slo.tpot_ms;
 }
 
@@ -79,13 +93,33 @@ static void fill_load(int64_t ctx, struct plan_ask *a)
         a->isl = a->osl = (double)ctx / 2;
 }
 
+static void tell_choice(struct choice *c, const struct plan_row *row, int tried)
+{
+    const struct estimate *est = &row->est;
+    char words[64];
+    int n;
+
+    layout_print(&c->layout, words, sizeof(words));
+    n = snprintf(c->said, sizeof(c->said), "%s of %d layouts: ", words, tried);
+    if (c->role == PLAN_PREFILL)
+        snprintf(c->said + n, sizeof(c->said) - (size_t)n,
+                 "%.1f prompts/s, TTFT %.0f ms by estimate", est->requests_s,
+                 est->ttft_ms);
+    else if (c->role == PLAN_DECODE)
+        snprintf(c->said + n, sizeof(c->said) - (size_t)n,
+                 "%.0f tokens/s, TPOT %.1f ms by estimate", est->tokens_s, est->tpot_ms);
+    else
+        snprintf(c->said + n, sizeof(c->said) - (size_t)n,
+                 "%.0f tokens/s, TTFT %.0f ms, TPOT %.1f ms by estimate", est->tokens_s,
+                 est->ttft_ms, est->tpot_ms);
+}
+
 static int ask_planner(struct choice *c, const struct model *m, struct err *e)
 {
     struct shapes *s = xcalloc(1, sizeof(*s));
     const struct plan_row *row;
     struct plan_ask a;
     struct plan *p;
-    char words[64];
     int rc;
 
     plan_ask_defaults(&a);
@@ -97,7 +131,8 @@ static int ask_planner(struct choice *c, const struct model *m, struct err *e)
     a.n_avoid = c->view->n_avoid;
     a.ttft_ms = c->ttft_ms;
     a.tpot_ms = c->tpot_ms;
-    a.replicas = (int)c->replicas;
+    a.replicas = (int)c->engines;
+    a.role = c->role;
     a.allow = runs;
     a.allow_arg = (void *)model_info(m);
     fill_load(c->ctx ? c->ctx : s->ctx, &a);
@@ -107,11 +142,7 @@ static int ask_planner(struct choice *c, const struct model *m, struct err *e)
         plan_rows(p, &row);
         c->layout = row->l;
         c->layout.replicas = 1;
-        layout_print(&c->layout, words, sizeof(words));
-        snprintf(
-            c->said, sizeof(c->said),
-            "%s of %d layouts: %.0f tokens/s, TTFT %.0f ms, TPOT %.1f ms by estimate",
-            words, plan_tried(p), row->est.tokens_s, row->est.ttft_ms, row->est.tpot_ms);
+        tell_choice(c, row, plan_tried(p));
         plan_free(p);
     }
     free(s);
@@ -169,7 +200,8 @@ int layouts_choose(struct layouts *k, struct domain *d, const char *path,
                              .size = st.st_size,
                              .view = v,
                              .ctx = i->ctx,
-                             .replicas = i->replicas,
+                             .engines = engines_of(i),
+                             .role = role_of(i),
                              .ttft_ms = i->slo.ttft_ms,
                              .tpot_ms = i->slo.tpot_ms};
         choose(c);

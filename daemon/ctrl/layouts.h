@@ -2,7 +2,9 @@
  * instance on this rack.
  *
  * Of the layouts that the engine runs and the model allows: the one that serves most on
- * the devices in service, as often as the instance has replicas, within its slo. Kept
+ * the devices in service, as often as the instance has replicas, within its slo. For an
+ * engine of a pool: the most prompts, or answers, where all engines of both pools have
+ * devices of their own. Kept
  * until the rack, the file or what was asked changes, so that a plan does not search
  * again and again and the same question has the same answer. Control thread only. */
 #ifndef CTRL_LAYOUTS_H

@@ -20,8 +20,10 @@ struct answer {
     struct timespec changed;
     off_t size;
     int64_t ctx, kv_mib, max_seqs, step_tok;
+    int role;
     struct layout layout;
     uint64_t bytes;
+    struct need_pool pool;
     char refused[256]; /* why the layout does not suit it; "" it does */
 };
 
@@ -46,7 +48,7 @@ static bool answers(const struct answer *a, const char *path, const struct stat 
            a->changed.tv_sec == st->st_mtim.tv_sec &&
            a->changed.tv_nsec == st->st_mtim.tv_nsec && a->ctx == i->ctx &&
            a->kv_mib == i->kv.mib && a->max_seqs == i->max_seqs &&
-           a->step_tok == i->step_tok && layout_same(&a->layout, l);
+           a->step_tok == i->step_tok && a->role == i->role && layout_same(&a->layout, l);
 }
 
 static void ask(struct answer *a, const struct conf_instance *i)
@@ -54,19 +56,21 @@ static void ask(struct answer *a, const struct conf_instance *i)
     struct capacity c;
     struct err e = {0};
 
-    if (capacity_check(a->path, i, &a->layout, NULL, &c, &e) == 0)
+    if (capacity_check(a->path, i, &a->layout, NULL, &c, &e) == 0) {
         a->bytes = c.n_blocks ? (uint64_t)c.all : 0;
-    else if (!strcmp(e.param, "layout"))
+        a->pool = (struct need_pool){c.n_ctx, c.block_tok};
+    } else if (!strcmp(e.param, "layout"))
         snprintf(a->refused, sizeof(a->refused), "%.255s", e.msg);
 }
 
 uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance *i,
-                    const struct layout *l, char refused[256])
+                    const struct layout *l, struct need_pool *ret, char refused[256])
 {
     struct answer *a = NULL;
     struct stat st;
 
     refused[0] = '\0';
+    *ret = (struct need_pool){0};
     if (stat(path, &st) < 0)
         return 0;
     for (int k = 0; k < n->n && !a; k++)
@@ -83,11 +87,13 @@ uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance
                              .ctx = i->ctx,
                              .kv_mib = i->kv.mib,
                              .max_seqs = i->max_seqs,
-                             .step_tok = i->step_tok};
+                             .step_tok = i->step_tok,
+                             .role = i->role};
         a->layout = *l;
         ask(a, i);
     }
     memcpy(refused, a->refused, sizeof(a->refused));
+    *ret = a->pool;
     return a->bytes ? a->bytes + ((uint64_t)i->kv.host_mib << 20) : 0;
 }
 

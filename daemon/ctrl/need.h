@@ -13,10 +13,14 @@ struct need;
 
 struct need *need_new(void);
 void need_free(struct need *n);
-/* Bytes; 0 = not known (the file cannot be read, or no pool fits: its engine says so). */
-/* refused: why the model cannot be cut so, "" it can. */
+/* What its KV pool is sized for; 0 = not known. */
+struct need_pool {
+    int ctx, block_tok;
+};
+/* Bytes; 0 = not known (the file cannot be read, or no pool fits: its engine says so).
+ * refused: why the model cannot be cut so, "" it can. */
 uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance *i,
-                    const struct layout *l, char refused[256]);
+                    const struct layout *l, struct need_pool *ret, char refused[256]);
 
 /* What is free on this machine, within the control group. */
 uint64_t need_free_bytes(void);

@@ -166,15 +166,33 @@ static size_t index_at(const struct kvmap *m, int cp_at, int shard, int layer, i
            (size_t)head;
 }
 
+int kvmap_possible(int ranks, int shards, int cp, int n_layer, int n_head, struct err *e)
+{
+    size_t all = 0;
+
+    if (ranks >= WIRE_ARENAS_MAX || shards > SHARDS_MAX)
+        return err_set(e, ERR_RANGE,
+                       "the KV of %d ranks is not handed over between pools: a layout of "
+                       "at most %d would be right",
+                       ranks, WIRE_ARENAS_MAX - 1);
+    if (size_mul((size_t)cp * (size_t)shards, (size_t)n_layer, &all) < 0 ||
+        size_mul(all, (size_t)n_head, &all) < 0 || all > INDEX_MAX)
+        return err_set(
+            e, ERR_RANGE,
+            "the KV of %d layers and %d heads over %d ranks is not handed over "
+            "between pools: a smaller cp or adp would be right",
+            n_layer, n_head, ranks);
+    return 0;
+}
+
 static int make_index(struct kvmap *m, struct err *e)
 {
     const struct wire_arena *a = &m->region[0].at;
-    size_t n = (size_t)a->cp * (size_t)m->shards, all = 0;
+    size_t all =
+        (size_t)a->cp * (size_t)m->shards * (size_t)a->all_layers * (size_t)a->all_heads;
 
-    if (m->shards > SHARDS_MAX || size_mul(n, (size_t)a->all_layers, &all) < 0 ||
-        size_mul(all, (size_t)a->all_heads, &all) < 0 || all > INDEX_MAX)
-        return err_set(e, ERR_RANGE, "KV of %d layers and %d heads over %d ranks",
-                       a->all_layers, a->all_heads, m->n);
+    if (kvmap_possible(m->n, m->shards, a->cp, a->all_layers, a->all_heads, e) < 0)
+        return -1;
     if (m->page_blocks != a->n_blocks * m->shards)
         return err_set(e, ERR_CORRUPT, "%d KV blocks, %d shards of %d", m->page_blocks,
                        m->shards, a->n_blocks);

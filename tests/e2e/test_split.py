@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import rack as rack_module
 from rack import BIN, MODEL, SLOW, wait_for
 
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "tools"))
 TEXT = "/v1/completions"
 CONFIG = f"""
 model_roots: [{os.path.dirname(os.path.realpath(MODEL))}]
@@ -50,7 +52,7 @@ def change(rack, names, **values):
                 for k, v in values.items()]})
     assert status == 200 and json.loads(body)["fits"], body
     assert rack.local_request("POST", "/api/v1/config/commit", {})[0] == 202
-    wait_for(lambda: ready(rack, names), 90)
+    wait_for(lambda: rack.local("/api/v1/status")["phase"] == "idle" and ready(rack, names), 90)
 
 
 def body(n, **more):
@@ -182,6 +184,73 @@ def test_half_of_it_is_told(split, expected):
     assert len(told) == 1 and told[0].startswith("main/prefill: "), told
     assert ask(split, 0) == expected[0]
     wait_for(lambda: ready(split, POOLS) and not degraded(split), 60)
+
+
+def test_pairs_that_cannot_be_are_refused_by_the_check(split):
+    def said(path, value):
+        path = "instances.main." + path
+        status, _, body = split.local_request("PATCH", "/api/v1/config/draft",
+                                              {"set": [{"path": path, "value": value}]})
+        assert split.local_request("DELETE", "/api/v1/config/draft")[0] in (200, 204)
+        assert status == 200 and json.loads(body)["ok"] is False, body
+        return body.decode()
+    before = {k: i["pid"] for k, i in engines(split).items()}
+    assert "instance 'main/decode'" in said("decode.layout.tp", 2)
+    text = said("decode.kv.mib", 8)
+    assert "its KV pool is for a context of" in text and "that of 'main/prefill' for" in text
+    assert "8 ranks and 4 devices" in said("prefill.layout.pp", 8)
+    assert "no experts to share over groups" in said("decode.layout.adp", 2)
+    assert "replicas" in said("replicas", 2)
+    assert {k: i["pid"] for k, i in engines(split).items()} == before
+
+
+def test_layouts_of_pools_also_by_the_planner(split, expected):
+    change(split, POOLS, prefill__layout__pp=2)
+    assert engines(split)["main/prefill"]["layout"].startswith("pp2")
+    before = sums(split, "llmrack_handoff_seconds_count")
+    new = [ask(split, n) for n in range(20, 24)]
+    assert sums(split, "llmrack_handoff_seconds_count") == before + 4
+    change(split, POOLS, prefill__layout__pp=0)
+    change(split, POOLS, prefill__layout__auto="true")
+    assert [ask(split, n) for n in range(20, 24)] == new
+    assert ask(split, 30)[1] == ANSWER
+    notes = [r for r in split.local("/api/v1/journal")["journal"]
+             if "instance.layout" in str(r) and "main/prefill" in str(r)]
+    assert notes and "prompts/s, TTFT" in str(notes), split.local("/api/v1/journal")
+    change(split, POOLS, prefill__layout__auto="false")
+    assert [ask(split, n) for n in range(8)] == expected
+
+
+MOE = """
+model_roots: [{root}]
+models: {{moe: {{path: {path}}}}}
+instances:
+  main: {{model: moe, ctx: 512, step_tok: 64, kv: {{mib: 16}}, threads: 1, mode: MODE,
+          prefill: {{layout: {{adp: 1, ep: 1}}}}, layout: {{adp: 2, ep: 2}}}}
+"""
+
+
+def test_groups_in_the_decode_pool(tmp_path):
+    """adp there, several groups of requests: the text of the same layout by itself."""
+    tiny_models = pytest.importorskip("tiny_models")
+    path = str(tmp_path / "moe")
+    tiny_models.write(tiny_models.Spec(family="qwen3_moe"), path)
+    (tmp_path / "c.yaml").write_text(MOE.format(root=tmp_path, path=path)
+                                     .replace("MODE", "split"))
+    r = rack_module.Rack("--rack", "cpu:4", "--config", str(tmp_path / "c.yaml"), model=None)
+    try:
+        def asked(n):
+            status, said, _ = r.post(TEXT, {"prompt": [1 + (7 * n + 3 * i) % 200 for i in range(90)],
+                                            "max_tokens": 12, "temperature": 0, "logprobs": 2,
+                                            "ignore_eos": True})
+            assert status == 200, said
+            return said["choices"][0]
+        out = [asked(n) for n in range(4)]
+        assert sums(r, "llmrack_handoff_seconds_count") == 4
+        change(r, ["main"], mode="chunked")
+        assert [asked(n)["text"] for n in range(4)] == [x["text"] for x in out]
+    finally:
+        r.stop()
 
 
 def test_an_engine_of_either_pool_is_killed(split, expected):

@@ -508,6 +508,32 @@ static void paths_of_pools(void **st)
     conf_unref(c);
 }
 
+/* The planner's choice for both pools or one; groups and usp in either. */
+static void layouts_of_pools(void **st)
+{
+    struct conf *c =
+        parse("models: {m: {path: /m}}\n"
+              "instances:\n"
+              "  a: {model: m, mode: split, layout: {auto: true},\n"
+              "      decode: {layout: {auto: false, adp: 2, tp: 2}}}\n"
+              "  b: {model: m, served_as: b, mode: split, layout: {adp: 4},\n"
+              "      prefill: {layout: {auto: true}},\n"
+              "      decode: {layout: {cp: 4, cp_method: usp, cp_u: 2}}}\n");
+    const struct conf_instance *d = conf_instance(c, "a/decode"),
+                               *u = conf_instance(c, "b/decode");
+
+    (void)st;
+    assert_true(conf_instance(c, "a/prefill")->layout.automatic);
+    assert_false(d->layout.automatic);
+    assert_int_equal(d->layout.adp, 2);
+    assert_int_equal(d->layout.tp, 2);
+    assert_true(conf_instance(c, "b/prefill")->layout.automatic);
+    assert_false(u->layout.automatic);
+    assert_int_equal(u->layout.adp, 4);
+    assert_int_equal(u->layout.cp_u, 2);
+    conf_unref(c);
+}
+
 static void refuse(const char *words, const char *why)
 {
     char text[512];
@@ -524,8 +550,10 @@ static void pools_that_cannot_be(void **st)
 {
     (void)st;
     refuse("a: {model: m, mode: split, replicas: 2}", "does not go with replicas");
-    refuse("a: {model: m, mode: split, layout: {auto: true}}", "with layout.auto");
-    refuse("a: {model: m, mode: split, layout: {adp: 2}}", "with layout.adp");
+    refuse("a: {model: m, mode: split, layout: {auto: true}, decode: {layout: {tp: 2}}}",
+           "leave decode.layout.tp out, or set auto of this pool false");
+    refuse("a: {model: m, mode: split, prefill: {layout: {auto: true, cp_u: 2}}}",
+           "leave prefill.layout.cp_u out");
     refuse("a: {model: m, mode: split, executor: null}", "with executor null");
     refuse("a: {model: m, decode: {step_tok: 8}}", "8 tokens; 16 to 65536");
     refuse("a.decode: {model: m}", "it would be a pool of 'a'");
@@ -629,6 +657,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(engine_args),
     cmocka_unit_test(two_pools),
     cmocka_unit_test(paths_of_pools),
+    cmocka_unit_test(layouts_of_pools),
     cmocka_unit_test(pools_that_cannot_be),
     cmocka_unit_test(slots_that_stay_empty),
 };
