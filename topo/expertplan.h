@@ -29,7 +29,8 @@ enum {
     EXPERTPLAN_MAX_EXPERTS = 1024,
     EXPERTPLAN_MAX_DEVICES = 1024,
     EXPERTPLAN_MAX_SLOTS = 4096, /* of a layer, all devices */
-    EXPERTPLAN_MAX_LAYERS = 1024
+    EXPERTPLAN_MAX_LAYERS = 1024,
+    EXPERTPLAN_MAX_HOSTS = 64 /* where there is affinity */
 };
 
 /* The question. Plain data, borrowed. */
@@ -113,8 +114,9 @@ double expertplan_shares(const struct expert_ask *a, int layer, const int16_t *m
  * not out; 1 without load. */
 double expertplan_balance(const struct expert_ask *a, int layer, const int16_t *map,
                           const float *share, double *ret);
-/* Share of pairs of experts chosen together that have no host in common; 0 without
- * affinity data. An estimate of the traffic between hosts. */
+/* Of the ways of rows to the pairs of experts that they chose and back, the share that
+ * leads to another host, where rows are of all hosts alike and take near copies; 0
+ * without affinity data. An estimate of the traffic between hosts. */
 double expertplan_apart(const struct expert_ask *a, const int16_t *map);
 /* The rules for maps above, for what came from outside, and tests. */
 int expertplan_check(const struct expert_ask *a, const int16_t *map, struct err *e);

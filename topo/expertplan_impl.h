@@ -39,6 +39,8 @@ struct esearch {
     void *arg;
 };
 
+/* Are the hosts few enough for affinity? */
+bool expertplan_affine(const struct expert_ask *a);
 int expertplan_ask_check(const struct expert_ask *a, struct err *e);
 
 struct elayer *elayer_new(const struct expert_ask *a);

@@ -34,6 +34,11 @@ int expertplan_ask_check(const struct expert_ask *a, struct err *e)
             return err_set(e, ERR_RANGE,
                            "expert plan: the load of expert %d in layer %d is %g",
                            i % a->n_expert, i / a->n_expert, a->load[i]);
+    if (a->with && !expertplan_affine(a))
+        return err_set(
+            e, ERR_RANGE,
+            "expert plan: affinity over more than %d hosts is beyond the bounds",
+            EXPERTPLAN_MAX_HOSTS);
     if (room < a->n_expert)
         return err_set(e, ERR_NOFIT,
                        "expert plan: %d slots on the devices in use for %d experts", room,

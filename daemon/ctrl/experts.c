@@ -338,8 +338,7 @@ static void pace(struct expert_set *s)
         s->paced = want;
 }
 
-/* The devices as plans see them now; the set's, until the next call. */
-static const struct controller_devices *devices_of(struct expert_set *s)
+const struct controller_devices *experts_devices(struct expert_set *s)
 {
     int n = s->now->d.n_rank;
     uint8_t out[COMM_MAX_RANKS] = {0};
@@ -374,7 +373,7 @@ static void cannot(struct expert_set *s, const struct err *why)
 
 static void tick_set(struct expert_set *s, int64_t now_us)
 {
-    const struct controller_devices *d;
+    const struct controller_devices *d = experts_devices(s);
     struct controller_series series = {.span_us = (double)(now_us - s->sampled_us)};
     const struct controller_actions *a;
     struct err e;
@@ -384,7 +383,6 @@ static void tick_set(struct expert_set *s, int64_t now_us)
     s->sampled_us = now_us;
     if (!sample(s))
         return;
-    d = devices_of(s);
     for (int p = 0; p < CONTROLLER_PHASES; p++) {
         series.steps[p] = s->fresh.steps[p];
         series.tokens[p] = s->fresh.tokens[p];

@@ -77,6 +77,8 @@ void experts_note(struct expert_set *s, const struct experts_event *ev,
 /* Carry out, or only tell, what was decided. */
 void experts_act(struct expert_set *s, const struct controller_actions *a, bool own,
                  int64_t now_us);
+/* The devices as plans see them, as they are now; the set's, until the next call. */
+const struct controller_devices *experts_devices(struct expert_set *s);
 /* The operator's order in hand is over. */
 void experts_order_over(struct expert_set *s, const struct experts_progress *p);
 /* Give up what can be. */

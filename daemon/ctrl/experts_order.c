@@ -258,6 +258,7 @@ int experts_apply(struct experts *x, const char *instance, enum controller_metho
     if (side_busy(x->side))
         return err_set(e, ERR_CONFLICT,
                        "a plan that was ordered before is still being made");
+    experts_devices(s); /* it may follow a cordon at once */
     o = xcalloc(1, sizeof(*o));
     snprintf(o->instance, sizeof(o->instance), "%s", instance);
     snprintf(o->actor, sizeof(o->actor), "%s", who->actor);

@@ -17,8 +17,10 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "tools"))
 
 TEXT = "/v1/completions"
 STATE_MS = 3000  # the deadline of each state of a move
+SHARED = os.environ.get("SHARED", "../shared")
+H200 = os.path.join(SHARED, "topologies", "nccl-hgx-h200-8gpu-4nvs.xml")
 CONFIG = """
-rack: cpu:4
+rack: {rack}
 model_roots: [{root}]
 models: {{moe: {{path: {path}}}}}
 instances:
@@ -28,19 +30,19 @@ instances:
 """
 
 
-@pytest.fixture(scope="module")
-def moe(tmp_path_factory):
+def start(root, rack="cpu:4"):
+    """A daemon whose engine has the points at which a test stops it."""
     engine = os.path.join(BIN, "llmrack-engine-faults")
     if not os.path.exists(engine):
         pytest.skip(f"not there: {engine}")
-    root = tmp_path_factory.mktemp("moves")
     path = os.environ.get("MOE_MODEL")
     if not path:
         tiny_models = pytest.importorskip("tiny_models")
         path = str(root / "moe")
         tiny_models.write(tiny_models.Spec(family="qwen3_moe"), path)
     path = os.path.realpath(path)
-    (root / "llmrackd.yaml").write_text(CONFIG.format(root=os.path.dirname(path), path=path))
+    (root / "llmrackd.yaml").write_text(
+        CONFIG.format(rack=rack, root=os.path.dirname(path), path=path))
     fault_file = str(root / "fault")
     os.environ.update(LLMRACK_FAULT_FILE=fault_file, LLMRACK_MOVE_STATE_MS=str(STATE_MS * SLOW))
     try:
@@ -49,6 +51,12 @@ def moe(tmp_path_factory):
     finally:
         del os.environ["LLMRACK_FAULT_FILE"], os.environ["LLMRACK_MOVE_STATE_MS"]
     r.fault_file = fault_file
+    return r
+
+
+@pytest.fixture(scope="module")
+def moe(tmp_path_factory):
+    r = start(tmp_path_factory.mktemp("moves"))
     yield r
     assert r.p.poll() is None, "the daemon ended during the tests: " + r.logged()
     r.stop()
@@ -209,6 +217,40 @@ def test_a_stalled_move_is_given_up(moe):
     assert ask(moe, 0) == want
 
 
+def on_device(rack, rank):
+    """What stands in the slots of a rank, over all layers."""
+    x = shown(rack)
+    return {e for y in x["layers"] for e in y["map"][rank * x["n_slots"]:(rank + 1) * x["n_slots"]]}
+
+
+def test_experts_leave_a_cordoned_device(moe):
+    """Its copies move elsewhere while requests run, and none comes back before it is in
+    service again; the text stays."""
+    want = [ask(moe, i) for i in range(4)]
+    counted(moe)
+    before = shown(moe)
+    assert on_device(moe, 3) != {-1}
+    path = "/api/v1/devices/cpu3/"
+    with Busy(moe, want) as busy:
+        assert moe.local_request("POST", path + "cordon", {"reason": "a fan"})[0] == 200
+        commit(moe, policy="auto")
+        wait_for(lambda: busy.wrong or (on_device(moe, 3) == {-1} and not shown(moe)["plan"]), 60)
+        commit(moe, policy="off")
+        wait_for(lambda: not shown(moe)["plan"], 60)
+        assert on_device(moe, 3) == {-1}
+        op = ended(moe, apply(moe, "planner"))  # an operator's plan leaves it alone too
+        assert op["state"] == "done" and on_device(moe, 3) == {-1}, op
+        assert moe.local_request("POST", path + "uncordon", {})[0] == 200
+        op = ended(moe, apply(moe, "planner"))
+        assert op["state"] == "done" and on_device(moe, 3) != {-1}, op
+    assert not busy.wrong and busy.asked > 0
+    x = shown(moe)
+    assert x["moves_done"] > before["moves_done"]
+    assert x["moves_aborted"] == before["moves_aborted"]
+    assert any("are out or missing" in d for r, d in journal(moe, "experts.plan") if r == "ok")
+    assert [ask(moe, i) for i in range(4)] == want
+
+
 @pytest.mark.parametrize("point,who", [("expert_load", 0), ("expert_flip", 2), ("expert_free", 1)])
 def test_an_engine_is_killed_in_mid_move(moe, point, who):
     """Its requests go on with the next engine, which has the experts as loaded; not one
@@ -236,3 +278,58 @@ def test_an_engine_is_killed_in_mid_move(moe, point, who):
             assert [e for e in y["map"] if e >= 0] == first, (loaded, y)
         assert y["copies"] == len(set(e for e in y["map"] if e >= 0))
     assert ask(moe, 3, 200) == plain
+
+
+def without_gpu(path, device):
+    """The recorded rack again, without one GPU."""
+    lines = path.read_text().split("\n")
+    first = next(i for i, s in enumerate(lines) if f'busid="{device}"' in s)
+    last = next(i for i in range(first, len(lines)) if "</gpu>" in lines[i]) + 1
+    path.write_text("\n".join(lines[:first] + lines[last + 1:]))
+
+
+def test_a_device_is_lost_in_mid_move(tmp_path):
+    """While a move is being loaded a device to which its plan writes is lost: the plan is
+    called back, what has flipped stays and is all that is shown; then the experts of the
+    lost device go elsewhere. The text stays."""
+    if not os.path.exists(H200):
+        pytest.skip("no recorded topologies")
+    file = tmp_path / "rack.xml"
+    file.write_bytes(open(H200, "rb").read())
+    r = start(tmp_path, file)
+    try:
+        want = [ask(r, i) for i in range(4)]
+        counted(r)
+        loaded = maps(r)
+        plan = json.loads(r.local_request("POST", "/api/v1/experts/plan",
+                                          {"method": "eplb"})[2])
+        rank = plan["moves"][-1]["device"]
+        hold(r, "expert_load", 0, 1000 * SLOW)
+        op = apply(r, "eplb")
+        wait_for(lambda: held(r), 60)
+        device = shown(r)["device_ids"][rank]
+        without_gpu(file, device)
+        os.kill(r.p.pid, signal.SIGHUP)
+        wait_for(lambda: device not in {d["id"] for d in r.local("/api/v1/devices")["devices"]}, 60)
+        with Busy(r, want) as busy:
+            op = ended(r, op)
+            assert op["state"] == "failed" and f"rank {rank}, which is out" in op["message"], op
+            x = shown(r)
+            assert x["plan"] == 0 and x["moves"] == [] and x["moves_done"] < len(plan["moves"])
+            n = x["moves_done"]
+            moved = {m["layer"] for m in plan["moves"] if m["group"] < n}
+            for y, was in zip(x["layers"], loaded):
+                assert y["map"] == was or y["layer"] in moved
+                assert set(y["map"]) - {-1} == set(range(x["n_experts"]))
+            assert any(f"rank {rank}, which is out" in d
+                       for _, d in journal(r, "experts.call-back"))
+            commit(r, policy="auto")
+            wait_for(lambda: busy.wrong or (on_device(r, rank) == {-1} and not shown(r)["plan"]),
+                     60)
+        assert not busy.wrong and busy.asked > 0
+        assert [ask(r, i) for i in range(4)] == want
+        for y in shown(r)["layers"]:
+            assert set(y["map"]) - {-1} == set(range(x["n_experts"]))
+    finally:
+        assert r.p.poll() is None, "the daemon ended during the test: " + r.logged()
+        r.stop()

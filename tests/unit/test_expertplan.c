@@ -454,7 +454,9 @@ static void shares_are_best(void **st)
     }
 }
 
-/* Two families of experts, each chosen together: hosts gather them, in balance. */
+/* Two families of experts, each chosen together: hosts gather them, in balance. With one
+ * copy of nearly each, the rows of the other host go there all the same: of four ways two
+ * become one and a half. */
 static void affinity(void **st)
 {
     static double with[32 * 32];
@@ -479,8 +481,67 @@ static void affinity(void **st)
     offline(&a, apart);
     a.affinity = 0.1;
     offline(&a, near);
-    assert_true(expertplan_apart(&a, near) < 0.6 * expertplan_apart(&a, apart));
+    assert_true(expertplan_apart(&a, near) < 0.9 * expertplan_apart(&a, apart));
     assert_true(expertplan_balance(&a, 0, near, NULL, NULL) > 0.85);
+}
+
+/* What one layer of the upcycled demo model was seen to choose together, of two topics.
+ */
+static const double seen_load[8] = {38, 76, 82, 126, 238, 103, 44, 93};
+static const double seen_with[64] = {
+    0,  1,   0,   17,  6,   103, 21,  7,   1,   0,   47,  31,  237, 0,   4,  111,
+    0,  47,  0,   287, 201, 0,   0,   0,   17,  31,  287, 0,   101, 474, 0,  0,
+    6,  237, 201, 101, 0,   213, 166, 475, 103, 0,   0,   474, 213, 0,   1,  0,
+    21, 4,   0,   0,   166, 1,   0,   26,  7,   111, 0,   0,   475, 0,   26, 0};
+
+/* Least ways to another host of any placing of 8 experts on two hosts of six slots each:
+ * each expert on the one, the other or both. */
+static double least_apart(const struct expert_ask *a)
+{
+    double best = 1;
+
+    for (int code = 0; code < 6561; code++) {
+        int16_t map[12];
+        int n[2] = {0, 0}, c = code;
+
+        for (int i = 0; i < 12; i++)
+            map[i] = -1;
+        for (int x = 0; x < 8; x++, c /= 3)
+            for (int h = 0; h < 2; h++)
+                if (c % 3 == h || c % 3 == 2) {
+                    if (n[h] < 6)
+                        map[h * 6 + n[h]] = (int16_t)x;
+                    n[h]++;
+                }
+        if (n[0] <= 6 && n[1] <= 6)
+            best = fmin(best, expertplan_apart(a, map));
+    }
+    return best;
+}
+
+static void affinity_is_near_the_least(void **st)
+{
+    int host[4] = {0, 0, 1, 1};
+    int16_t level[12], near[12];
+    struct expert_ask a = {.n_layer = 1,
+                           .n_expert = 8,
+                           .n_device = 4,
+                           .n_slot = 3,
+                           .load = seen_load,
+                           .host = host,
+                           .with = seen_with};
+    (void)st;
+
+    double least = least_apart(&a), before;
+    offline(&a, level);
+    before = expertplan_apart(&a, level);
+    a.affinity = 1; /* as if load were nothing */
+    offline(&a, near);
+    assert_true(expertplan_apart(&a, near) <= 1.1 * least);
+    a.affinity = 0.2; /* the same slots and no device a fifth over the mean */
+    offline(&a, near);
+    assert_true(expertplan_apart(&a, near) < 0.8 * before);
+    assert_true(expertplan_balance(&a, 0, near, NULL, NULL) > 1 / 1.2 - 1e-6);
 }
 
 static void refuses(void **st)
@@ -504,6 +565,18 @@ static void refuses(void **st)
     assert_int_equal(expertplan_offline(&a, map, &e), -1);
     assert_int_equal(e.code, ERR_RANGE);
     a.slots = NULL;
+    int host[65]; /* affinity is for so many hosts */
+    struct expert_ask wide = {.n_layer = 1, .n_expert = 8, .n_device = 65, .n_slot = 1};
+    for (int i = 0; i < 65; i++)
+        host[i] = i;
+    wide.load = seen_load;
+    wide.with = seen_with;
+    wide.host = host;
+    int16_t many[65];
+    assert_int_equal(expertplan_offline(&wide, many, &e), -1);
+    assert_int_equal(e.code, ERR_RANGE);
+    host[64] = 0;
+    assert_int_equal(expertplan_offline(&wide, many, &e), 0);
     load[1] = 0.0 / 0.0;
     assert_int_equal(expertplan_offline(&a, map, &e), -1);
     load[1] = 1;
@@ -523,6 +596,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(weights),
     cmocka_unit_test(shares_are_best),
     cmocka_unit_test(affinity),
+    cmocka_unit_test(affinity_is_near_the_least),
     cmocka_unit_test(refuses),
 };
 TEST_MAIN("expertplan", tests)
