@@ -38,6 +38,7 @@ void sched_step_caps(const struct sched_cfg *cfg, struct step_caps *ret)
                               .outs = cfg->max_outs};
 }
 
+enum { MEAN_OUT = 16 }; /* answers that the mean of lengths looks back at */
 static int min_int(int a, int b) { return a < b ? a : b; }
 
 struct sched *sched_new(const struct sched_cfg *cfg)
@@ -65,7 +66,8 @@ struct sched *sched_new(const struct sched_cfg *cfg)
     for (int i = 0; i < SCHED_CLASSES; i++)
         list_init(&s->wclass[i]);
     s->order = xcalloc((size_t)s->max_run, sizeof(struct sched_seq *));
-    s->rank = xcalloc((size_t)s->max_run + SCHED_LOOK, sizeof(*s->rank));
+    s->rank = xcalloc((size_t)s->max_run + SCHED_LOOK + 1, sizeof(*s->rank));
+    s->guess = xcalloc(2 * (size_t)s->max_run + SCHED_LOOK + 2, sizeof(*s->guess));
     s->moves = xcalloc((size_t)cfg->kv.max_moves + 1, sizeof(*s->moves));
     s->flights = xcalloc((size_t)cfg->depth, sizeof(*s->flights));
     for (int i = 0; i < cfg->depth; i++)
@@ -119,6 +121,7 @@ void sched_free(struct sched *s)
     free(s->flights);
     free(s->order);
     free(s->rank);
+    free(s->guess);
     free(s->moves);
     idmap_done(&s->by_id);
     idmap_done(&s->groups);
@@ -265,8 +268,8 @@ void sched_finish(struct sched *s, int64_t now, struct sched_seq *q,
     if (error)
         attach_error(s, error);
 
-    if (q->state == SEQ_RUNNING)
-        sched_place_free(s, now);
+    if (reason == FINISH_STOP || reason == FINISH_LENGTH)
+        s->mean_out += (q->n_toks - q->given - s->mean_out) / MEAN_OUT;
     idmap_del(&s->by_id, q->p.id);
     if (!q->n_flight) {
         sched_release(s, q);
@@ -361,35 +364,42 @@ static struct sched_seq *seq_new(const struct sched *s, const struct sched_event
     return q;
 }
 
-static bool refuse_late(struct sched *s, int64_t now, const struct sched_event *ev)
+void sched_refuse_late(struct sched *s, const struct gen_params *p, int64_t retry_us)
 {
-    int64_t us = sched_too_late(s, now, ev);
     struct err e;
 
-    if (!us)
-        return false;
     err_set(&e, ERR_BUSY,
             "the queue is too long for a first token within %.1f s; a request that comes "
             "in %.1f s can have it",
-            (double)ev->params->ttft_us / 1e6, (double)us / 1e6);
-    refuse(s, ev->params->id, &e);
+            (double)p->ttft_us / 1e6, (double)retry_us / 1e6);
+    refuse(s, p->id, &e);
     struct outbox *b = &s->box[s->box_now];
-    b->out[b->n - 1].retry_us = us;
+    b->out[b->n - 1].retry_us = retry_us;
     s->st.refused_late++;
-    return true;
+}
+
+void sched_drop(struct sched *s, struct sched_seq *q)
+{
+    idmap_del(&s->by_id, q->p.id);
+    sched_release(s, q);
 }
 
 static void on_add(struct sched *s, int64_t now, const struct sched_event *ev)
 {
     struct sched_seq *q;
     struct err e;
+    int64_t late;
+    int rest;
 
     if (check_add(s, ev, &e) < 0) {
         refuse(s, ev->params->id, &e);
         return;
     }
-    if (refuse_late(s, now, ev))
+    late = sched_too_late(s, now, ev, &rest);
+    if (late) {
+        sched_refuse_late(s, ev->params, late);
         return;
+    }
     if (!(q = seq_new(s, ev, &e))) {
         refuse(s, ev->params->id, &e);
         return;
@@ -397,6 +407,7 @@ static void on_add(struct sched *s, int64_t now, const struct sched_event *ev)
     q->num = ++s->arrivals;
     q->add_us = now;
     q->due_us = now - q->p.age_us + q->p.ttft_us;
+    q->rest_judged = rest;
     idmap_put(&s->by_id, q->p.id, q);
     /* no output wanted, or all of it there, and nothing to score */
     if (q->n_toks >= q->limit &&

@@ -40,7 +40,7 @@ struct sched_cfg {
     int depth;       /* steps in flight, from the executor */
     int prefill_run; /* colocated: prefill-only steps in a row before a decode step */
     enum sched_order order; /* of prompts: see sched_slack.c */
-    bool refuse_late;       /* requests that would miss their TTFT target */
+    bool refuse_late;       /* who would miss his TTFT target: see sched_forecast.c */
     struct kvcache_cfg kv;
 };
 
@@ -144,8 +144,8 @@ struct sched_out {
     int64_t queue_us, prefill_us, decode_us; /* waiting; start to first; first to last */
     bool has_slack; /* it had a TTFT target: what was left of it when it started */
     int64_t slack_us;
-    /* REFUSE: it came too late to meet its target; sent after so long it would; 0: not
-     * why */
+    /* REFUSE, when it comes or while it waits: it cannot meet its target; sent after so
+     * long it would; 0: not why */
     int64_t retry_us;
     /* FINISH with ERROR, REFUSE */
     const struct err *error;

@@ -318,7 +318,7 @@ static void plan_by_slack(struct form *f)
 {
     struct sched *s = f->s;
     int tries = 0, before = f->left;
-    int n = sched_by_slack(s, f->now, f->n, may_start(f));
+    int n = sched_by_slack(s, f->now, f->n, may_start(f), NULL);
 
     for (int i = 0; i < n && f->left > 0; i++) {
         struct sched_seq *q = s->rank[i].q;
@@ -530,6 +530,7 @@ bool sched_next(struct sched *s, int64_t now_us, struct step *st)
         return false;
     assert(!s->n_flights ||
            s->flights[(s->flight_head + s->n_flights - 1) % s->cfg.depth].submitted);
+    sched_drop_late(s, now_us);
     form_begin(&f);
     if (s->cfg.order == SCHED_BY_SLACK)
         sched_slack_begin(s);

@@ -1,9 +1,9 @@
 /* daemon/serve/sched_impl.h - what the files of the scheduler share; nobody else
  * includes it. sched.c events and outcomes, sched_queue.c who waits and who runs,
  * sched_tier.c what is in
- * tiers below the device, sched_slack.c targets, sched_form.c the next step, sched_done.c
- * what came back, sched_kv.c KV that goes to or comes from another engine, sched_check.c
- * invariants. */
+ * tiers below the device, sched_slack.c targets, sched_forecast.c early refusal,
+ * sched_form.c the next step, sched_done.c what came back, sched_kv.c KV that goes to or
+ * comes from another engine, sched_check.c invariants. */
 #ifndef SERVE_SCHED_IMPL_H
 #define SERVE_SCHED_IMPL_H
 
@@ -81,9 +81,11 @@ struct sched_seq {
     bool started;
     int64_t add_us, start_us, first_us, last_us;
 
-    int64_t due_us; /* its first token, with a TTFT target */
-    int skipped;    /* order slack: steps without a token while its prompt ran */
-    bool has_slack; /* when it started */
+    int64_t due_us;  /* its first token, with a TTFT target */
+    int rest_judged; /* prompt tokens to compute when it came, if it is dropped once it
+                        cannot meet its target; 0 = it is not */
+    int skipped;     /* order slack: steps without a token while its prompt ran */
+    bool has_slack;  /* when it started */
     int64_t slack_us;
 };
 
@@ -117,6 +119,14 @@ struct sched_rank {
     int rank;    /* 0 first */
     int64_t key; /* within it, then by age */
     int64_t us;  /* what is left of it */
+};
+
+/* Early refusal: a prompt or an answer, played forward. */
+struct sched_guess {
+    int rest, out, blocks; /* prompt tokens, answer tokens to go */
+    int grant;             /* of the step in question */
+    bool runs, own;
+    int64_t tpot_us;
 };
 
 struct outbox {
@@ -153,17 +163,16 @@ struct sched {
     bool draining;
     struct flight *flights; /* ring of cfg.depth */
     int flight_head, n_flights;
-    struct kv_move *moves;    /* scratch: of a step, between tiers */
-    struct sched_seq **order; /* scratch: running, oldest first */
-    struct sched_rank *rank;  /* scratch: prompts, least slack first */
-    struct steptime time;     /* of steps */
-    int pace_tok, pace_seqs;  /* prompt tokens of a step while this many decode, */
-    double pace_us;           /* and its time */
-    int64_t place_us, gap_us; /* the last place that one of waiting ones could have; mean
-                                 time between two */
-    bool no_room;             /* one of them found no blocks */
-    uint64_t judged;          /* last group that was taken or refused, */
-    int64_t verdict;          /* and what sched_too_late said */
+    struct kv_move *moves;     /* scratch: of a step, between tiers */
+    struct sched_seq **order;  /* scratch: running, oldest first */
+    struct sched_rank *rank;   /* scratch: prompts, least slack first */
+    struct steptime time;      /* of steps */
+    int pace_tok, pace_seqs;   /* prompt tokens of a step while this many decode, */
+    double pace_us;            /* and its time */
+    struct sched_guess *guess; /* scratch: prompts, then answers */
+    double mean_out;           /* tokens of answers that ended of late */
+    uint64_t judged;           /* last group that was taken or refused, */
+    int64_t verdict;           /* and what sched_too_late said */
     struct outbox box[2];
     int box_now;
     struct sched_stats st;
@@ -172,6 +181,10 @@ struct sched {
 /* sched.c */
 void sched_emit_toks(struct sched *s, struct sched_seq *q, bool scored,
                      const struct step_token *toks, int n);
+/* Refused for its target: after retry_us it could meet it. */
+void sched_refuse_late(struct sched *s, const struct gen_params *p, int64_t retry_us);
+/* Let go of one that waits without telling. */
+void sched_drop(struct sched *s, struct sched_seq *q);
 /* Tell it finished and let go of it (at once, or when its last step returns). */
 void sched_finish(struct sched *s, int64_t now, struct sched_seq *q,
                   enum finish_reason reason, int32_t stop_id, const struct err *error);
@@ -221,16 +234,26 @@ void sched_time_done(struct sched *s, const struct flight *fl, const struct step
 /* Before the prompts of a step are planned, and after it. */
 void sched_slack_begin(struct sched *s);
 void sched_slack_end(struct sched *s, int n_order);
-/* Prompts among order[0..n_order) and, if so, the waiting ones, into s->rank. */
-int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting);
+/* Prompts among order[0..n_order) and, if so, the waiting ones, into s->rank; extra: one
+ * more that waits, or NULL. */
+int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting,
+                   struct sched_seq *extra);
 /* Of `left` tokens how many may be of prompts: decoding is planned. */
 int sched_slack_chunk(const struct sched *s, int64_t now, int left);
 /* q starts for the first time. */
 void sched_slack_start(struct sched *s, int64_t now, struct sched_seq *q);
-/* A place became free, or could have been. */
-void sched_place_free(struct sched *s, int64_t now);
-/* A request that cannot meet its target now: after how many us it could; 0 = take it. */
-int64_t sched_too_late(struct sched *s, int64_t now, const struct sched_event *ev);
+/* Prompt tokens of it to compute. */
+int sched_rest(const struct sched_seq *q);
+/* Until the steps in flight are back, at most, us. */
+double sched_in_flight(const struct sched *s, int64_t now);
+/* sched_forecast.c */
+/* A request that cannot meet its target now: after how many us it could; 0 = take it.
+ * *ret_rest: prompt tokens to compute, where it could be met; 0 = it is not to be
+ * dropped. */
+int64_t sched_too_late(struct sched *s, int64_t now, const struct sched_event *ev,
+                       int *ret_rest);
+/* Those that wait and cannot meet their targets any more are refused. */
+void sched_drop_late(struct sched *s, int64_t now);
 
 /* sched_form.c */
 /* Tokens known or in the making. */

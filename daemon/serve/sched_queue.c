@@ -249,7 +249,6 @@ bool sched_start(struct sched *s, int64_t now, struct sched_seq *q)
         kvcache_form(s->kv, false);
     struct kvseq *kv = take_blocks(s, q, &cached);
     kvcache_form(s->kv, true);
-    s->no_room = !kv;
     if (!kv)
         return false;
     sched_unlink(s, q);

@@ -1,5 +1,4 @@
-/* daemon/serve/sched_slack.c - targets of requests: who is how late, what fits, and who
- * comes too late.
+/* daemon/serve/sched_slack.c - targets of requests: who is how late, and what fits.
  *
  * A request may have a target for its first token (TTFT) and for those that follow
  * (TPOT). Its slack is what is left until the first one is due, less the time that the
@@ -23,17 +22,11 @@
  * prompts. But prompts get 1 / SCHED_MIN_SHARE of what is left of the budget in each step
  * whatever is due, so they cannot starve.
  *
- * Refusal. A request with a TTFT target whose first token cannot come in time by the
- * estimate (order `slack`: or not without another's being late that would be in time),
- * though it could if nothing else were there, is refused with the time after
- * which it could: then as much of the queue will have gone. Not one that is alone too
- * long for its target (no time is better), nor one that another engine has begun, nor
- * before STEPTIME_MIN steps were measured. */
+ * sched_forecast.c refuses who comes too late. */
 #include "daemon/serve/sched_impl.h"
 
 #include <stdlib.h>
 
-static int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int min_int(int a, int b) { return a < b ? a : b; }
 static int max_int(int a, int b) { return a > b ? a : b; }
@@ -87,14 +80,14 @@ static int64_t time_of(const struct sched *s, int64_t tok)
     return (int64_t)us;
 }
 
-static int rest_of(const struct sched_seq *q)
+int sched_rest(const struct sched_seq *q)
 {
     return q->state == SEQ_RUNNING ? (q->importing ? 0 : q->prefill_end - q->next_pos)
                                    : q->n_toks;
 }
 
 /* Until the steps in flight are back, at most. */
-static double in_flight(const struct sched *s, int64_t now)
+double sched_in_flight(const struct sched *s, int64_t now)
 {
     double us = 0;
 
@@ -139,7 +132,7 @@ void sched_time_done(struct sched *s, const struct flight *fl, const struct step
 
 static int64_t slack_of(const struct sched *s, int64_t now, const struct sched_seq *q)
 {
-    return q->due_us - now - time_of(s, rest_of(q));
+    return q->due_us - now - time_of(s, sched_rest(q));
 }
 
 void sched_slack_start(struct sched *s, int64_t now, struct sched_seq *q)
@@ -166,7 +159,7 @@ static void put_rank(struct sched *s, int64_t now, struct sched_seq *q, bool age
 {
     struct sched_rank *r = &s->rank[at];
 
-    *r = (struct sched_rank){.q = q, .rank = 2, .us = time_of(s, rest_of(q))};
+    *r = (struct sched_rank){.q = q, .rank = 2, .us = time_of(s, sched_rest(q))};
     if (aged)
         r->rank = 0;
     else if (q->p.ttft_us && q->due_us - now >= r->us)
@@ -177,7 +170,7 @@ static void put_rank(struct sched *s, int64_t now, struct sched_seq *q, bool age
  * them and it is given up, so that as many as can be are in time. */
 static void give_up_late(struct sched *s, int64_t now, int n)
 {
-    int64_t at = now + (int64_t)in_flight(s, now);
+    int64_t at = now + (int64_t)sched_in_flight(s, now);
 
     for (int i = 0; i < n && s->rank[i].rank < 2; i++) {
         at += s->rank[i].us;
@@ -195,7 +188,8 @@ static void give_up_late(struct sched *s, int64_t now, int n)
             s->rank[i].rank = 2, s->rank[i].key = 0;
 }
 
-int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting)
+int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting,
+                   struct sched_seq *extra)
 {
     int n = 0, seen = 0;
 
@@ -212,6 +206,8 @@ int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting)
                 break;
             put_rank(s, now, q, q->passed >= SCHED_AGE, n++);
         }
+    if (extra)
+        put_rank(s, now, extra, false, n++);
     qsort(s->rank, (size_t)n, sizeof(*s->rank), by_rank);
     give_up_late(s, now, n);
     qsort(s->rank, (size_t)n, sizeof(*s->rank), by_rank);
@@ -253,104 +249,6 @@ int sched_slack_chunk(const struct sched *s, int64_t now, int left)
     }
     if (slack == INT64_MAX)
         return left;
-    int fit = steptime_fit(&s->time, n, (double)slack - in_flight(s, now));
+    int fit = steptime_fit(&s->time, n, (double)slack - sched_in_flight(s, now));
     return min_int(left, max_int(fit, max_int(1, left / SCHED_MIN_SHARE)));
-}
-
-/* ---- refusal ---- */
-
-/* Order `age`: until the last of `own` prompt tokens is computed. */
-static int64_t by_age_us(const struct sched *s, int own)
-{
-    int64_t all = 0, shorter = 0;
-    int oldest = 0;
-    const struct list *lists[] = {&s->running, &s->waiting};
-
-    for (int i = 0; i < 2; i++)
-        list_for(it, lists[i])
-        {
-            int rest = rest_of(list_entry(it, struct sched_seq, link));
-            if (rest <= 0)
-                continue;
-            oldest = oldest ? oldest : rest;
-            shorter += rest <= own ? rest : 0;
-            all += rest;
-        }
-    if (oldest > 2 * own) /* it has half of each step with those that are shorter */
-        all = min_i64(all, 2 * shorter + own);
-    return time_of(s, all + own);
-}
-
-/* Order `slack`: how late it, or one that can be met without it, would be; below zero:
- * none. */
-static int64_t by_slack_late(struct sched *s, int64_t now, int own, int64_t due)
-{
-    int64_t us = time_of(s, own), at = now + (int64_t)in_flight(s, now), late = INT64_MIN;
-    bool in = false;
-    int n = 0;
-
-    list_for(it, &s->running) s->order[n++] = list_entry(it, struct sched_seq, link);
-    n = sched_by_slack(s, now, n, true);
-    for (int i = 0; i < n && s->rank[i].rank < 2; i++) {
-        const struct sched_rank *r = &s->rank[i];
-        if (!in && r->rank == 1 && r->key > due) {
-            in = true;
-            at += us;
-            late = max_i64(late, at - due);
-        }
-        at += r->us;
-        if (r->rank == 1 && in)
-            late = max_i64(late, at - r->key);
-    }
-    return in ? late : at + us - due;
-}
-
-/* How much too late the first token of a request of `own` prompt tokens would be. */
-static int64_t late_by(struct sched *s, int64_t now, int own, int64_t due)
-{
-    int ahead = s->n_running + s->n_waiting + 1 - s->max_run;
-    int64_t flight = (int64_t)in_flight(s, now), late;
-
-    if (s->cfg.order == SCHED_BY_SLACK)
-        late = by_slack_late(s, now, own, due);
-    else
-        late = now + flight + by_age_us(s, own) - due;
-    if (s->no_room && ahead < s->n_waiting + 1)
-        ahead = s->n_waiting + 1;
-    if (ahead > 0) /* for places or blocks */
-        late = max_i64(late, now + flight + ahead * s->gap_us + time_of(s, own) - due);
-    return late;
-}
-
-int64_t sched_too_late(struct sched *s, int64_t now, const struct sched_event *ev)
-{
-    const struct gen_params *p = ev->params;
-    int cached = 0;
-
-    if (!s->cfg.refuse_late || p->ttft_us <= 0 || p->n_gen || p->handoff == GEN_IMPORT ||
-        !steptime_known(&s->time))
-        return 0;
-    if (p->group && p->group == s->judged)
-        return s->verdict; /* choices of one prompt: all or none */
-    pace(s);
-    if (!p->no_cache && !p->prompt_logprobs)
-        for (int i = 0; i < s->shards; i++)
-            cached =
-                max_int(cached, kvcache_peek(s->kv, i, p->salt, ev->prompt, p->n_prompt));
-    int own = max_int(1, p->n_prompt - cached);
-    int64_t late = late_by(s, now, own, now - p->age_us + p->ttft_us);
-
-    s->judged = p->group;
-    s->verdict = 0;
-    if (late > 0 && time_of(s, own) <= p->ttft_us) /* a step and some error to spare */
-        s->verdict = late + (int64_t)s->pace_us + p->ttft_us / 10;
-    return s->verdict;
-}
-
-/* A request let go of its place while others wait: how often that happens. */
-void sched_place_free(struct sched *s, int64_t now)
-{
-    if (s->place_us && s->n_waiting)
-        s->gap_us += (now - s->place_us - s->gap_us) / 8;
-    s->place_us = s->n_waiting ? now : 0;
 }
