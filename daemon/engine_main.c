@@ -92,6 +92,7 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
         .kv_host_mib = i->kv_host_mib,
         .kv_disk_mib = i->kv_disk_mib,
         .kv_file = o->kv_file,
+        .cpus = o->cpus,
         .ctx = (int)i->ctx,
         .kv_type = (enum engine_kv)i->kv_type,
         .threads = (int)i->threads,

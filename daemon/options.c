@@ -50,7 +50,7 @@
         ENUM(T, P kv_type, "kv-type", "auto|f16|bf16", "auto",                           \
              "number format of the KV"),                                                 \
         INT(T, P threads, "threads", 0, 1024, "0", "N",                                  \
-            "kernel threads; 0 = one for each CPU of the process"),                      \
+            "kernel threads; 0 = one for each CPU of its share"),                        \
         ENUM(T, P isa, "isa", "auto|portable|avx2|avx512", "auto",                       \
              "instruction set of the kernels"),                                          \
         ENUM(T, P backend, "backend", "cpu", "cpu", "where the kernels run"),            \
@@ -130,6 +130,8 @@ const struct opt_def engine_opt_defs[] = {
     INT(engine_opts, trace_fd, "trace-fd", 0, 1 << 20, "7", "FD", "page of traces"),
     STR(engine_opts, secret, "secret", "", "HEX",
         "key of the prefix hash, 32 hex digits"),
+    STR(engine_opts, cpus, "cpus", "", "LIST",
+        "CPUs of the ranks: 0-3 for all together, 0-1;2-3 a list for each"),
     STR(engine_opts, kv_file, "kv-file", "", "FILE", "of KV on disk, an absolute path"),
     STR(engine_opts, log_level, "log-level", "info", "error|warn|info|debug",
         "how much is logged"),

@@ -68,7 +68,7 @@ struct instance_opts {
     X(kv_type, "kv-type", STR, "auto|f16|bf16", "instances.main.kv.type",                \
       "number format of the KV")                                                         \
     X(threads, "threads", STR, "N", "instances.main.threads",                            \
-      "kernel threads; 0 = one for each CPU of the process")                             \
+      "kernel threads; 0 = one for each CPU of its share")                               \
     X(isa, "isa", STR, "auto|portable|avx2|avx512", "instances.main.isa",                \
       "instruction set of the kernels")                                                  \
     X(backend, "backend", STR, "cpu", "instances.main.backend", "where the kernels run") \
@@ -121,6 +121,7 @@ struct engine_opts {
         experts_fd,      /* and that of the experts */
         trace_fd;        /* and that of traces */
     const char *kv_file; /* of KV on disk */
+    const char *cpus;    /* of its ranks */
     const char *secret;  /* 32 hex digits: prefix hash key */
     const char *log_level;
     int role;           /* enum engine_role */

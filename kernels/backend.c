@@ -61,6 +61,14 @@ const char *backend_isa(const struct backend *b) { return b->vt->isa(b); }
 
 enum dtype backend_kv_dtype(const struct backend *b) { return b->vt->kv_dtype(b); }
 
+int backend_set_threads(struct backend *b, int n, const int *cpus, struct err *e)
+{
+    if (n < 1 || n > MAX_THREADS)
+        return err_set(e, ERR_RANGE, "backend: %d kernel threads, outside 1..%d", n,
+                       (int)MAX_THREADS);
+    return b->vt->threads(b, n, cpus, e);
+}
+
 void backend_mem_used(const struct backend *b, struct backend_mem *ret)
 {
     b->vt->mem_used(b, ret);

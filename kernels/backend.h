@@ -60,6 +60,9 @@ void backend_close(struct backend *b);
 const char *backend_isa(const struct backend *b); /* what was chosen, e.g. "avx512" */
 /* The KV type this device is fastest with (DT_BF16 or DT_F16). */
 enum dtype backend_kv_dtype(const struct backend *b);
+/* Other kernel threads, between two ops, by the backend's own thread: as n_threads (1 or
+ * more) and cpus of the configuration. On failure it goes on with those that it had. */
+int backend_set_threads(struct backend *b, int n, const int *cpus, struct err *e);
 /* Bytes held: weights in device layout, scratch, KV arenas. */
 struct backend_mem {
     size_t weight_bytes, scratch_bytes, kv_bytes, other_bytes;

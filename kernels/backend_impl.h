@@ -45,6 +45,7 @@ struct backend_vt {
     const char *(*isa)(const struct backend *b);
     enum dtype (*kv_dtype)(const struct backend *b);
     void (*mem_used)(const struct backend *b, struct backend_mem *ret);
+    int (*threads)(struct backend *b, int n, const int *cpus, struct err *e);
 
     int (*dbuf_new)(struct backend *b, size_t bytes, struct dbuf **ret, struct err *e);
     void (*dbuf_free)(struct dbuf *d);

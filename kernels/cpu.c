@@ -133,6 +133,7 @@ int cpu_backend_init(struct cpu_backend *cb, const struct backend_vt *vt,
     if (pick_isa(cfg->isa, &cb->isa, e) < 0)
         return -1;
     cb->kern = cpu_kern_get(cb->isa);
+    cb->spin = cfg->spin;
     if (team_new(n, cfg->cpus, cfg->spin, &cb->team, e) < 0)
         return -1;
 
@@ -151,6 +152,27 @@ int cpu_backend_init(struct cpu_backend *cb, const struct backend_vt *vt,
                        cfg->caps.max_rows, cfg->caps.max_items);
     cb->mem.scratch_bytes =
         cb->mat_scratch_bytes + attn_scratch_bytes(cb->attn) + rope_cache_bytes(cb->rope);
+    return 0;
+}
+
+/* What is sized by the number of threads is made anew. */
+int cpu_threads(struct backend *b, int n, const int *cpus, struct err *e)
+{
+    struct cpu_backend *cb = (struct cpu_backend *)b;
+    struct attn_scratch *attn = attn_scratch_new(&b->caps, n);
+    struct team *team;
+
+    if (!attn)
+        return err_set(e, ERR_NOMEM, "no scratch for %d kernel threads", n);
+    if (team_new(n, cpus, cb->spin, &team, e) < 0) {
+        attn_scratch_free(attn);
+        return -1;
+    }
+    cb->mem.scratch_bytes += attn_scratch_bytes(attn) - attn_scratch_bytes(cb->attn);
+    attn_scratch_free(cb->attn);
+    team_free(cb->team);
+    cb->attn = attn;
+    cb->team = team;
     return 0;
 }
 
@@ -471,6 +493,7 @@ const struct backend_vt backend_cpu = {.name = "cpu",
                                        .isa = cpu_isa_of,
                                        .kv_dtype = cpu_kv_dtype,
                                        .mem_used = cpu_mem_used,
+                                       .threads = cpu_threads,
                                        .dbuf_new = cpu_dbuf_new,
                                        .dbuf_free = cpu_dbuf_free,
                                        .stream_new = cpu_stream_new,

@@ -24,6 +24,7 @@ struct cpu_backend {
     struct backend base;
     enum cpu_isa isa;
     struct team *team;
+    bool spin; /* its members may, while they wait */
     const struct cpu_kern *kern;
     struct cpu_pool *pool; /* where matrices live */
     void *mat_scratch;
@@ -76,6 +77,7 @@ void cpu_stream_fault(struct stream *s, const char *fmt, ...)
 const char *cpu_isa_of(const struct backend *b);
 enum dtype cpu_kv_dtype(const struct backend *b);
 void cpu_mem_used(const struct backend *b, struct backend_mem *ret);
+int cpu_threads(struct backend *b, int n, const int *cpus, struct err *e);
 int cpu_dbuf_new(struct backend *b, size_t bytes, struct dbuf **ret, struct err *e);
 void cpu_dbuf_free(struct dbuf *d);
 int cpu_upload(struct stream *s, struct dbuf *dst, size_t off, const void *src, size_t n,

@@ -105,6 +105,7 @@ void rows_instance(struct jw *w, const void *row)
     jw_kstr(w, "mode", s->mode);
     jw_kstr(w, "isa", s->isa);
     jw_kint(w, "threads", s->n_threads);
+    jw_kstr(w, "cpus", s->cpus);
     jw_kstr(w, "layout", s->layout);
     jw_kstr(w, "layout_why", s->layout_why[0] ? s->layout_why : NULL);
     jw_kint(w, "ranks", s->n_ranks);

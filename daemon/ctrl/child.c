@@ -465,6 +465,15 @@ void child_spin(struct child *g, bool on)
         said(g, wire_send(g->conn, WIRE_SPIN, &part, 1, &e), &e);
 }
 
+void child_cpus(struct child *g, const char *text)
+{
+    struct wire_part part = {text, strlen(text) + 1};
+    struct err e = {0};
+
+    if (!g->hung_up)
+        said(g, wire_send(g->conn, WIRE_CPUS, &part, 1, &e), &e);
+}
+
 void child_wipe(struct child *g)
 {
     struct err e = {0};

@@ -32,6 +32,7 @@ struct child_cfg {
     /* borrowed: the metric page and those of the ranks, of the experts and of traces */
     int page_fd, ranks_fd, experts_fd, trace_fd;
     const cpu_set_t *cpus; /* that it may use; NULL = as we */
+    const char *rank_cpus; /* and its ranks: serve/cpuplan.h */
     uint8_t secret[16];
     const char *log_level;
     const char *kv_file;  /* where its disk tier may be; NULL = nowhere */
@@ -70,6 +71,8 @@ void child_add(struct child *g, const struct wire_add *a);
 void child_cancel(struct child *g, uint64_t id);
 /* May its threads spin? For one that is ready. */
 void child_spin(struct child *g, bool on);
+/* The CPUs of its ranks from now on, as text: cpuplan.h. For one that is ready. */
+void child_cpus(struct child *g, const char *text);
 /* Forget what is in the tiers below its KV. */
 void child_wipe(struct child *g);
 /* Give back what waits. */

@@ -259,29 +259,6 @@ static void step_units(struct fleet *f)
     loop_timer_set(f->timer, next);
 }
 
-/* Threads of an engine spin only while those of all engines that share a CPU with it fit
- * its CPUs. */
-static void share_cpus(struct fleet *f)
-{
-    list_for(it, &f->units)
-    {
-        struct unit *u = list_entry(it, struct unit, link);
-        cpu_set_t mine, theirs, both;
-        int n = unit_cpus(u, &mine), all = 0;
-
-        list_for(other, &f->units)
-        {
-            int k = unit_cpus(list_entry(other, struct unit, link), &theirs);
-
-            if (!n || !k)
-                continue;
-            CPU_AND(&both, &mine, &theirs);
-            all += CPU_COUNT(&both) ? k : 0;
-        }
-        unit_spin(u, n && all <= CPU_COUNT(&mine));
-    }
-}
-
 static void on_step(void *arg)
 {
     struct fleet *f = arg;
@@ -294,7 +271,7 @@ static void on_step(void *arg)
     for (int i = 0; f->job.on && i < f->job.n; i++)
         if (f->job.v[i].state == SLOT_WAITS && f->job.v[i].act.kind == FLEET_RETIRE)
             slot_retire(f, &f->job.v[i]);
-    share_cpus(f);
+    fleet_share_cpus(f);
     if (f->job.on)
         job_done(f);
 }

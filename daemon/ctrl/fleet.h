@@ -5,9 +5,10 @@
  * instance whose engine would differ is started beside the old one, warmed, given the
  * traffic, and the old one drains; where both do not fit it drains first and the plan
  * says so. Engines of an instance that are wanted no more (fewer replicas, another mode)
- * end once those that are new are ready. One unit (unit.h) an engine. Several instances
- * divide the machine's CPUs, so one more of them may replace the others' engines too.
- * Control thread only; done comes from the loop. */
+ * end once those that are new are ready. One unit (unit.h) an engine. The engines
+ * that are there share out the machine's CPUs, near the devices of their ranks where
+ * these are known; when one comes or goes the others take more or less of them while they
+ * run. Control thread only; done comes from the loop. */
 #ifndef CTRL_FLEET_H
 #define CTRL_FLEET_H
 

@@ -67,6 +67,8 @@ void fleet_spec(struct fleet *f, const struct conf *c, const struct conf_instanc
                 struct unit_spec *ret, char refused[256]);
 /* Give the ranks of a unit their devices. */
 void fleet_seat(struct fleet *f, struct unit *u);
+/* The machine's CPUs to the units that are there, and who of them may spin. */
+void fleet_share_cpus(struct fleet *f);
 int fleet_nofit(const struct fleet_action *a, struct err *e);
 /* Begin a job whose slots are filled in; its state is set here. */
 void fleet_begin(struct fleet *f);

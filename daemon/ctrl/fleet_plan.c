@@ -72,6 +72,13 @@ void fleet_plan_new_engine(struct fleet *f, const struct unit_spec *spec,
     snprintf(a->instance, sizeof(a->instance), "%s", spec->inst->name);
 }
 
+static bool runs(struct fleet *f, const char *instance)
+{
+    const struct unit *u = fleet_unit(f, instance);
+
+    return u && u->phase == UNIT_RUNS;
+}
+
 static bool starts(const struct fleet_action *a)
 {
     return a->kind == FLEET_START || a->kind == FLEET_REPLACE ||
@@ -185,6 +192,36 @@ static void pair_pools(struct fleet_action *v, int n)
         }
 }
 
+/* Engines that run now, and that would: each name once. */
+static int engines_now(struct fleet *f)
+{
+    int n = 0;
+
+    list_for(it, &f->units)
+    {
+        const struct unit *u = list_entry(it, struct unit, link);
+
+        n += u->phase == UNIT_RUNS && fleet_unit(f, u->inst->name) == u;
+    }
+    return n;
+}
+
+/* Engines that stay share the CPUs with others than before: they are told, nothing else.
+ */
+static void say_cpus(struct fleet *f, struct fleet_action *v, int n)
+{
+    int now = engines_now(f), then = 0;
+
+    for (int i = 0; i < n; i++)
+        then += starts(&v[i]) || (v[i].kind <= FLEET_HOT && runs(f, v[i].instance));
+    for (int i = 0; i < n && now != then; i++)
+        if (v[i].kind == FLEET_KEEP && runs(f, v[i].instance)) {
+            v[i].kind = FLEET_HOT;
+            snprintf(v[i].why, sizeof(v[i].why),
+                     "engines that share out the CPUs: %d -> %d", now, then);
+        }
+}
+
 int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret, int max)
 {
     uint64_t all = 0;
@@ -208,6 +245,7 @@ int fleet_plan(struct fleet *f, const struct conf *to, struct fleet_action *ret,
     }
     share_room(ret, n);
     pair_pools(ret, n);
+    say_cpus(f, ret, n);
     for (int i = 0; i < n && all > whole(f); i++)
         if (starts(&ret[i]))
             ret[i].fits = false;

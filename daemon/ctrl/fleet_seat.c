@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpuset.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -133,6 +134,22 @@ static int place_somewhere(struct fleet *f, const struct domain_view *v,
     return rc;
 }
 
+/* CPUs at a device of this machine: its own, or those of its NUMA node. */
+static void near_cpus(const struct domain_view *v, const struct place_rank *r,
+                      cpu_set_t *ret)
+{
+    const char *cpus = graph_node(v->graph, r->device)->cpus;
+    struct err e;
+
+    CPU_ZERO(ret);
+    if (graph_emulated(v->graph))
+        return;
+    if (!cpus[0] && r->numa >= 0)
+        cpus = graph_node(v->graph, r->numa)->cpus;
+    if (cpus[0] && cpuset_parse(cpus, strlen(cpus), ret, &e) < 0)
+        log_warn("device '%s': %s", graph_node(v->graph, r->device)->name, e.msg);
+}
+
 void fleet_seat(struct fleet *f, struct unit *u)
 {
     struct domain_view *v = f->cfg.domain ? domain_get(f->cfg.domain) : NULL;
@@ -153,8 +170,10 @@ void fleet_seat(struct fleet *f, struct unit *u)
     }
     n = placement_ranks(p, &r);
     seats = xcalloc((size_t)n, sizeof(*seats));
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         domain_device_id(v, r[i].device, seats[i].device, sizeof(seats[i].device));
+        near_cpus(v, &r[i], &seats[i].near);
+    }
     unit_seat(u, seats, n);
     if (u->spec.said[0])
         fleet_note(f, "instance.layout", u->inst->name, "ok", u->spec.said);

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 
 #include "base/clock.h"
+#include "base/cpuset.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "kernels/backend.h"
@@ -29,39 +30,20 @@ enum {
 
 /* ---- who is measured ---- */
 
-/* "0-3,8" within the CPUs that this process may use. */
-static int parse_cpus(const char *text, const cpu_set_t *may, struct measure_device *d)
+/* The CPUs at a device, within those that this process may use. */
+static int near_cpus(const struct node *x, const cpu_set_t *may, struct measure_device *d,
+                     struct err *e)
 {
-    const char *s = text;
+    cpu_set_t near;
 
-    while (*s) {
-        char *end;
-        long from = strtol(s, &end, 10), to = from;
-        if (end == s)
-            return -1;
-        if (*end == '-')
-            to = strtol(end + 1, &end, 10);
-        for (long i = from; i <= to && i >= 0 && i < CPU_SETSIZE; i++)
-            if (CPU_ISSET((size_t)i, may) && d->n_cpus < 64)
-                d->cpus[d->n_cpus++] = (int)i;
-        s = *end == ',' ? end + 1 : end;
-        if (*end && *end != ',')
-            return -1;
-    }
-    return d->n_cpus ? 0 : -1;
-}
-
-static void share_cpus(const cpu_set_t *may, int i, int n, struct measure_device *d)
-{
-    int have[CPU_SETSIZE], k = 0, from, to;
-
-    for (int c = 0; c < CPU_SETSIZE; c++)
-        if (CPU_ISSET((size_t)c, may))
-            have[k++] = c;
-    from = n <= k ? i * k / n : i % k;
-    to = n <= k ? (i + 1) * k / n : from + 1;
-    for (int c = from; c < to && d->n_cpus < 64; c++)
-        d->cpus[d->n_cpus++] = have[c];
+    if (cpuset_parse(x->cpus, strlen(x->cpus), &near, e) < 0)
+        return err_wrap(e, "device %s", x->name);
+    CPU_AND(&near, &near, may);
+    d->n_cpus = cpuset_list(&near, d->cpus, 64);
+    return d->n_cpus ? 0
+                     : err_set(e, ERR_UNAVAIL,
+                               "this process may use none of the CPUs %s of device %s",
+                               x->cpus, x->name);
 }
 
 static int list_devices(struct measure *m, const struct graph *g, struct err *e)
@@ -89,12 +71,13 @@ static int list_devices(struct measure *m, const struct graph *g, struct err *e)
                 "CUDA plugin, which is not there yet",
                 graph_label(g, x->id, name, sizeof(name)),
                 graph_emulated(g) ? " and only emulated here" : "");
-        if (x->cpus[0] && parse_cpus(x->cpus, &may, d) < 0)
-            return err_set(e, ERR_UNAVAIL,
-                           "this process may use none of the CPUs %s of device %s",
-                           x->cpus, x->name);
+        if (x->cpus[0] && near_cpus(x, &may, d, e) < 0)
+            return -1;
         if (!x->cpus[0]) {
-            share_cpus(&may, m->n_dev, n, d);
+            cpu_set_t own;
+
+            cpuset_share(&may, m->n_dev, n, &own);
+            d->n_cpus = cpuset_list(&own, d->cpus, 64);
             m->own_cores = true;
         }
     }

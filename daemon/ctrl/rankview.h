@@ -6,6 +6,7 @@
 #ifndef CTRL_RANKVIEW_H
 #define CTRL_RANKVIEW_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -17,6 +18,7 @@ struct target;
 /* The place of one rank, and its bytes by the ledger. */
 struct rank_seat {
     char device[64]; /* its id; "" not known */
+    cpu_set_t near;  /* CPUs at its device; none: not known, or emulated */
     bool counted;    /* the three below are known */
     double weights, kv, scratch;
 };

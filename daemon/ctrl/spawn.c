@@ -28,7 +28,7 @@ enum {
     RANKS_AT = 5,
     EXPERTS_AT = 6,
     TRACE_AT = 7,
-    OWN_ARGS = 8 /* beside the instance's */
+    OWN_ARGS = 9 /* beside the instance's */
 };
 
 static int spawn_actions(posix_spawn_file_actions_t *fa, const struct spawn_fds *fds)
@@ -69,7 +69,8 @@ static char **make_argv(const struct child_cfg *cfg, char *own[OWN_ARGS + 1])
     own[4] = xasprintf("--trace-fd=%d", TRACE_AT);
     own[5] = xasprintf("--secret=%s", hex);
     own[6] = xasprintf("--log-level=%s", cfg->log_level);
-    own[7] = cfg->kv_file ? xasprintf("--kv-file=%s", cfg->kv_file) : NULL;
+    own[7] = xasprintf("--cpus=%s", cfg->rank_cpus ? cfg->rank_cpus : "");
+    own[8] = cfg->kv_file ? xasprintf("--kv-file=%s", cfg->kv_file) : NULL;
     own[OWN_ARGS] = NULL;
     argv[n++] = (char *)cfg->program;
     for (int i = 0; own[i]; i++)

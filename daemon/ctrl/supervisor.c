@@ -19,6 +19,7 @@
 #include <sys/epoll.h>
 
 #include "base/clock.h"
+#include "base/cpuset.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/log.h"
@@ -56,6 +57,9 @@ struct supervisor {
     double steps, load_done;    /* at that sign */
     uint8_t secret[16];
     cpu_set_t cpus;
+    char *rank_cpus; /* NULL: all that we have */
+    int n_threads;   /* on them */
+    bool moved_on;   /* they have changed since the engine was started */
     struct warming warming;
     bool draining, stopping, no_spin;
     bool told; /* the child was ready: it may be told things */
@@ -146,6 +150,14 @@ static void on_loading(void *arg, double done)
     target_set_status(s->cfg.target, &s->st);
 }
 
+static void tell_cpus(struct supervisor *s)
+{
+    child_cpus(s->child, s->rank_cpus);
+    s->moved_on = false;
+    s->st.n_threads = s->n_threads;
+    target_set_status(s->cfg.target, &s->st);
+}
+
 static void on_ready(void *arg, const struct wire_ready *r)
 {
     struct supervisor *s = arg;
@@ -157,6 +169,8 @@ static void on_ready(void *arg, const struct wire_ready *r)
     s->told = true;
     split_ready(s->cfg.target, s->child, r);
     child_spin(s->child, !s->no_spin);
+    if (s->moved_on)
+        tell_cpus(s);
     if (s->cfg.facts)
         s->cfg.facts(s->cfg.arg, r);
     warming_start(&s->warming, s->child, target_page(s->cfg.target));
@@ -344,11 +358,13 @@ static void start_child(struct supervisor *s)
         .log_level = s->cfg.log_level,
         .kv_file = s->kv_file,
         .instance = s->cfg.instance,
-        .cpus = s->cfg.cpus ? &s->cpus : NULL,
+        .cpus = s->rank_cpus ? &s->cpus : NULL,
+        .rank_cpus = s->rank_cpus,
     };
     char detail[64];
     struct err e;
 
+    s->moved_on = false;
     memcpy(c.secret, s->secret, sizeof(c.secret));
     if (child_start(s->cfg.loop, &c, &news, s, &s->child, &e) < 0) {
         note(s, "engine.start", "failed", e.msg);
@@ -529,8 +545,6 @@ int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
     const char *slash = strrchr(cfg->model_path, '/');
 
     s->cfg = *cfg;
-    if (cfg->cpus)
-        s->cpus = *cfg->cpus;
     s->delay_us = cfg->backoff_us;
     if (cfg->store)
         store_secret(cfg->store, s->secret);
@@ -567,6 +581,7 @@ void supervisor_free(struct supervisor *s)
     child_free(s->child);
     tokenizer_free(s->next.tok);
     free(s->kv_file);
+    free(s->rank_cpus);
     free(s->next.shapes);
     warming_done(&s->warming);
     loop_fd_del(s->orders);
@@ -621,6 +636,26 @@ void supervisor_set_spin(struct supervisor *s, bool on)
     s->no_spin = !on;
     if (s->told && s->child)
         child_spin(s->child, on);
+}
+
+void supervisor_set_cpus(struct supervisor *s, const cpu_set_t *all, const char *by_rank,
+                         int n_threads)
+{
+    if (s->rank_cpus && !strcmp(s->rank_cpus, by_rank) && s->n_threads == n_threads)
+        return;
+    free(s->rank_cpus);
+    s->rank_cpus = xstrdup(by_rank);
+    s->cpus = *all;
+    s->n_threads = n_threads;
+    s->moved_on = s->child != NULL;
+    cpuset_print(all, s->st.cpus, sizeof(s->st.cpus));
+    target_set_status(s->cfg.target, &s->st);
+    if (s->child)
+        log_about(LOG_LV_INFO, &(struct log_about){.instance = s->cfg.instance},
+                  "'%s': its CPUs are %s from now on, %d threads", s->st.model,
+                  s->st.cpus, n_threads);
+    if (s->told && s->child)
+        tell_cpus(s);
 }
 
 bool supervisor_experts(struct supervisor *s, const struct wire_expert_orders *o)

@@ -34,7 +34,6 @@ struct supervisor_cfg {
     int engine_ranks_fd;      /* and of its ranks */
     int engine_experts_fd;    /* and of its experts */
     int engine_trace_fd;      /* and of what it does while somebody asks */
-    const cpu_set_t *cpus;    /* that the engine may use; NULL = all; copied */
 
     const char *instance, *model_path, *model_name; /* name "" = from the file */
     const char *layout_why;     /* of one that the planner chose; NULL */
@@ -80,6 +79,10 @@ bool supervisor_stopped(const struct supervisor *s);
 /* May the engine's threads spin (at first yes)? Told when it is ready, and then at once.
  */
 void supervisor_set_spin(struct supervisor *s, bool on);
+/* The CPUs that the engine may use, those of its ranks as text (serve/cpuplan.h), and how
+ * many threads it has there: for the next start, and for one that is ready at once. */
+void supervisor_set_cpus(struct supervisor *s, const cpu_set_t *all, const char *by_rank,
+                         int n_threads);
 /* Orders for its experts; false when there is no engine that hears them. */
 bool supervisor_experts(struct supervisor *s, const struct wire_expert_orders *o);
 /* A changed limit for steps; 0 = never. */

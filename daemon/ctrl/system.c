@@ -23,24 +23,6 @@ int system_cpus(void)
     return CPU_COUNT(&set);
 }
 
-bool system_cpu_share(int i, int n, cpu_set_t *ret)
-{
-    int all[CPU_SETSIZE], n_all = 0, from, to;
-    cpu_set_t set;
-
-    CPU_ZERO(ret);
-    if (n < 2 || sched_getaffinity(0, sizeof(set), &set) < 0)
-        return false;
-    for (int c = 0; c < CPU_SETSIZE; c++)
-        if (CPU_ISSET(c, &set))
-            all[n_all++] = c;
-    from = n <= n_all ? i * n_all / n : i % n_all;
-    to = n <= n_all ? (i + 1) * n_all / n : from + 1;
-    for (int k = from; k < to; k++)
-        CPU_SET(all[k], ret);
-    return true;
-}
-
 long system_descriptors(long want, struct err *e)
 {
     struct rlimit r;

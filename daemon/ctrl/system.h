@@ -4,16 +4,10 @@
 #ifndef CTRL_SYSTEM_H
 #define CTRL_SYSTEM_H
 
-#include <sched.h>
-#include <stdbool.h>
-
 struct err;
 
 /* CPUs that this process may run on. */
 int system_cpus(void);
-/* The share of the i-th of n engines: neighbours, so many as go round; with more engines
- * than CPUs, one that several share. False when it is all of them (n < 2). Any thread. */
-bool system_cpu_share(int i, int n, cpu_set_t *ret);
 /* Raises the soft descriptor limit as far as `want` needs and is allowed; returns what is
  * had, -1 with a sentence. */
 long system_descriptors(long want, struct err *e);

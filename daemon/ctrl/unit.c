@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/cpuset.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -21,8 +22,8 @@
 #include "daemon/ctrl/experts.h"
 #include "daemon/ctrl/supervisor.h"
 #include "daemon/ctrl/quality.h"
-#include "daemon/ctrl/system.h"
 #include "daemon/ctrl/target.h"
+#include "daemon/serve/cpuplan.h"
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/expertpage.h"
 #include "daemon/serve/rankpage.h"
@@ -41,7 +42,6 @@ void unit_spec_init(struct unit_spec *s, const struct conf *c,
 {
     const struct conf_model *m = conf_model(c, i->model);
     struct conf_instance cut = *i;
-    int at = 0, engines = 0;
 
     *s = (struct unit_spec){.conf = conf_ref(c), .inst = i};
     s->model_path = m ? m->path : "";
@@ -58,11 +58,6 @@ void unit_spec_init(struct unit_spec *s, const struct conf *c,
     }
     capacity_layout(&cut, &s->layout);
     s->n_args = conf_engine_args(c, &cut, s->args, UNIT_ARGS);
-    for (int k = 0; k < c->n_instances; k++) {
-        at = &c->instances[k] == i ? engines : at;
-        engines += conf_is_engine(&c->instances[k]);
-    }
-    s->own_cpus = system_cpu_share(at, engines, &s->cpus);
 }
 
 void unit_spec_done(struct unit_spec *s)
@@ -124,8 +119,6 @@ bool unit_spec_differs(const struct unit_spec *a, const struct unit_spec *b,
 {
     struct first f = {b->inst->name, b->inst->model, why};
     bool args = !same_args(a, b), name = strcmp(a->inst->served_as, b->inst->served_as);
-    bool cpus =
-        a->own_cpus != b->own_cpus || (a->own_cpus && !CPU_EQUAL(&a->cpus, &b->cpus));
 
     why[0] = '\0';
     if (b->said[0] && !layout_same(&a->layout, &b->layout)) {
@@ -139,11 +132,7 @@ bool unit_spec_differs(const struct unit_spec *a, const struct unit_spec *b,
         conf_diff(a->conf, b->conf, on_change, &f);
     if (!why[0] && (args || name))
         snprintf(why, 160, "other options");
-    if (!args && !name && cpus)
-        snprintf(why, 160, "%d CPUs -> %d, the instances divide them",
-                 a->own_cpus ? CPU_COUNT(&a->cpus) : system_cpus(),
-                 b->own_cpus ? CPU_COUNT(&b->cpus) : system_cpus());
-    return args || name || cpus;
+    return args || name;
 }
 
 /* ---- life ---- */
@@ -284,7 +273,6 @@ static int new_supervisor(struct unit *u, struct err *e)
         .engine_ranks_fd = u->ranks_fd,
         .engine_experts_fd = u->experts_fd,
         .engine_trace_fd = u->trace_fd,
-        .cpus = u->spec.own_cpus ? &u->spec.cpus : NULL,
         .instance = i->name,
         .model_path = u->spec.model_path,
         .model_name = i->served_as,
@@ -379,14 +367,30 @@ void unit_seat(struct unit *u, struct rank_seat *seats, int n)
 
 void unit_start(struct unit *u) { supervisor_start(u->sup); }
 
-int unit_cpus(const struct unit *u, cpu_set_t *ret)
+int unit_threads(const struct unit *u)
 {
     if (u->phase == UNIT_GONE)
         return 0;
-    *ret = u->spec.cpus;
-    if (!u->spec.own_cpus && sched_getaffinity(0, sizeof(*ret), ret) < 0)
-        return 0;
-    return u->inst->threads ? (int)u->inst->threads : CPU_COUNT(ret);
+    return cpuplan_threads((int)u->inst->threads, CPU_COUNT(&u->cpus),
+                           layout_ranks(&u->spec.layout));
+}
+
+void unit_set_cpus(struct unit *u, const cpu_set_t *v, int n)
+{
+    char one[CPUSET_TEXT_MAX];
+    struct buf b;
+
+    if (u->phase == UNIT_GONE)
+        return;
+    buf_init(&b, 0);
+    CPU_ZERO(&u->cpus);
+    for (int i = 0; i < n; i++) {
+        CPU_OR(&u->cpus, &u->cpus, &v[i]);
+        cpuset_print(&v[i], one, sizeof(one));
+        buf_printf(&b, "%s%s", i ? ";" : "", one);
+    }
+    supervisor_set_cpus(u->sup, &u->cpus, b.p, unit_threads(u));
+    buf_done(&b);
 }
 
 void unit_spin(struct unit *u, bool on)

@@ -56,8 +56,6 @@ struct unit_spec {
     const char *model_path;
     char *args[UNIT_ARGS];
     int n_args;
-    bool own_cpus; /* else all */
-    cpu_set_t cpus;
     struct layout layout;
     char said[160]; /* of a layout that the planner chose: why; else "" */
 };
@@ -81,6 +79,7 @@ struct unit {
     uint64_t need;           /* bytes by estimate, 0 not known */
     struct rank_seat *seats; /* where its ranks are; NULL: no rack */
     int n_seats;
+    cpu_set_t cpus; /* where it runs: unit_set_cpus */
     struct target *target;
     struct supervisor *sup;
     char *options; /* as JSON, for the inventory */
@@ -118,8 +117,10 @@ int64_t unit_step(struct unit *u, int64_t now_us);
 void unit_drain(struct unit *u, bool on);
 /* Forget what is in the tiers below its KV. */
 void unit_wipe(struct unit *u);
-/* The CPUs it may use, and how many threads it wants on them (0 = it is gone). */
-int unit_cpus(const struct unit *u, cpu_set_t *ret);
+/* Where it runs from now on: one set a rank, or n 1, which the ranks share out. */
+void unit_set_cpus(struct unit *u, const cpu_set_t *v, int n);
+/* How many threads it has on u->cpus; 0 = it is gone. */
+int unit_threads(const struct unit *u);
 /* May its threads spin? */
 void unit_spin(struct unit *u, bool on);
 int unit_live(const struct unit *u);

@@ -29,6 +29,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/spin.h"
+#include "daemon/serve/cpuplan.h"
 #include "daemon/serve/engine_handoff.h"
 #include "daemon/serve/engine_experts.h"
 #include "daemon/serve/engine_load.h"
@@ -413,6 +414,25 @@ static int on_spin(struct engine *g, const void *p, size_t n)
     return 0;
 }
 
+/* The CPUs are others: all threads go there at once, and the kernel threads are as many
+ * as these with the next step. */
+static int on_cpus(struct engine *g, const void *p, size_t n)
+{
+    const struct engine_cfg *cfg = g->cfg;
+    struct cpuplan plan;
+
+    if (!n || n > CPUPLAN_TEXT_MAX || memchr(p, 0, n) != (const char *)p + n - 1)
+        return err_set(&g->why, ERR_SYNTAX, "a CPUS message of %zu bytes is no text", n);
+    if (cpuplan_make(p, cfg->threads, cfg->layout.tp ? layout_ranks(&cfg->layout) : 1,
+                     &plan, &g->why) < 0)
+        return -1;
+    cpuplan_move_all(&plan.all);
+    if (!cfg->null_exec)
+        ranks_set_cpus(g->l.x, &plan);
+    cpuplan_done(&plan);
+    return 0;
+}
+
 static int on_message(struct engine *g, enum wire_kind kind, const void *p, size_t n)
 {
     struct sched_event drain = {.kind = SCHED_DRAIN}, yield = {.kind = SCHED_YIELD};
@@ -430,6 +450,8 @@ static int on_message(struct engine *g, enum wire_kind kind, const void *p, size
         return 0;
     case WIRE_SPIN:
         return on_spin(g, p, n);
+    case WIRE_CPUS:
+        return on_cpus(g, p, n);
     case WIRE_EXPERTS:
         return on_expert_orders(g, p, n);
     case WIRE_KV_WIPE:

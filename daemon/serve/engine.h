@@ -36,7 +36,8 @@ struct engine_cfg {
     const char *kv_file;              /* of the disk tier, absolute */
     int ctx;                          /* 0 = the model's */
     enum engine_kv kv_type;
-    int threads;               /* 0 = one per CPU of the process */
+    int threads;               /* 0 = one per CPU */
+    const char *cpus;          /* of the ranks: cpuplan.h */
     const char *backend, *isa; /* names as backend_open takes them */
     bool null_exec, reuse;
     struct layout layout; /* zeroed = one rank */

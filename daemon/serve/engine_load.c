@@ -5,7 +5,6 @@
  * may move the model stays open: what moves is read from its files. */
 #include "daemon/serve/engine_load.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,8 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/spin.h"
+#include "daemon/serve/cpuplan.h"
 #include "daemon/serve/engine_experts.h"
 #include "daemon/serve/engine_fit.h"
 #include "daemon/serve/engine_tiers.h"
@@ -21,39 +22,13 @@
 #include "daemon/serve/model.h"
 #include "daemon/serve/ranks.h"
 #include "daemon/serve/tokenizer.h"
+#include "topo/layout.h"
 
 enum {
     /* A second step in flight would hide the scheduler's work (13 % at batch 8 with the
      * demo model), but a client that leaves would cost one more step. */
-    EXEC_DEPTH = 1,
-    CPUS_MAX = 1024
+    EXEC_DEPTH = 1
 };
-
-/* ---- kernel threads ---- */
-
-struct cpu_plan {
-    int n_threads, cpus[CPUS_MAX];
-    bool pin, spin;
-};
-
-/* Spin only where each thread has a CPU. Pin only when the threads fill the set: a
- * smaller number must stay free to move away from what else runs there. */
-static void plan_cpus(int threads, struct cpu_plan *ret)
-{
-    cpu_set_t set;
-    int n = 0;
-
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        for (int i = 0; i < CPU_SETSIZE && n < CPUS_MAX; i++)
-            if (CPU_ISSET(i, &set))
-                ret->cpus[n++] = i;
-    if (n == 0)
-        n = 1;
-    ret->n_threads = threads ? threads : n;
-    ret->spin = ret->n_threads <= n;
-    ret->pin = ret->n_threads == n && CPU_COUNT(&set) == n;
-}
 
 /* ---- progress ---- */
 
@@ -170,16 +145,16 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
 {
     static const enum dtype kv_types[] = {DT_COUNT, DT_F16, DT_BF16};
     struct progress p = {conn, 0};
-    struct cpu_plan cpu;
+    int n_ranks = cfg->layout.tp ? layout_ranks(&cfg->layout) : 1, rc;
+    struct cpuplan cpus;
     struct backend_mem mem;
 
-    plan_cpus(cfg->threads, &cpu);
-    const struct ranks_cfg rc = {
-        .backend = {.name = cfg->backend,
-                    .n_threads = cpu.n_threads,
-                    .cpus = cpu.pin ? cpu.cpus : NULL,
-                    .spin = cpu.spin,
-                    .isa = cfg->isa},
+    if (cpuplan_make(cfg->cpus ? cfg->cpus : "", cfg->threads, n_ranks, &cpus, e) < 0)
+        return -1;
+    spin_allow(cpus.fits); /* until the daemon says who else is there */
+    const struct ranks_cfg x = {
+        .backend = {.name = cfg->backend, .spin = true, .isa = cfg->isa},
+        .cpus = &cpus,
         .forward = {.max_rows =
                         cfg->step_tok > cfg->max_seqs ? cfg->step_tok : cfg->max_seqs,
                     .max_items = cfg->max_seqs,
@@ -200,13 +175,15 @@ static int start_ranks(const struct engine_cfg *cfg, struct model *m,
         .trace = cfg->trace,
         .pairs = cfg->ranks,
     };
-    if (ranks_new(m, &rc, on_progress, &p, &l->x, e) < 0)
+    l->ready.n_threads = cpus.n_threads;
+    rc = ranks_new(m, &x, on_progress, &p, &l->x, e);
+    cpuplan_done(&cpus);
+    if (rc < 0)
         return -1;
     ranks_mem(l->x, &mem);
     l->ready.n_ranks = ranks_count(l->x);
     if (cfg->layout.tp)
         layout_print(&cfg->layout, l->ready.layout, sizeof(l->ready.layout));
-    l->ready.n_threads = cpu.n_threads;
     l->ready.weight_bytes = mem.weight_bytes;
     l->ready.kv_bytes = mem.kv_bytes;
     l->ready.scratch_bytes = mem.scratch_bytes + mem.other_bytes;

@@ -42,27 +42,45 @@ struct outs {
     _Atomic bool failed;
 };
 
+static void free_threads(struct outs *o)
+{
+    for (int i = 0; i < o->n_samplers; i++)
+        sampler_free(o->samplers[i]);
+    free(o->samplers);
+    team_free(o->team);
+}
+
+int outs_set_threads(struct outs *o, int n, const int *cpus, struct err *e)
+{
+    struct team *team = NULL;
+
+    if (n > 1 && team_new(n, cpus, false, &team, e) < 0)
+        return -1;
+    free_threads(o);
+    o->team = team;
+    o->n_samplers = team ? n : 1;
+    o->samplers = xcalloc((size_t)o->n_samplers, sizeof(*o->samplers));
+    for (int i = 0; i < o->n_samplers; i++)
+        o->samplers[i] = sampler_new(o->n_vocab);
+    return 0;
+}
+
 int outs_new(const struct outs_cfg *cfg, struct outs **ret, struct err *e)
 {
     struct outs *o = xcalloc(1, sizeof(*o));
 
-    if (cfg->n_threads > 1 &&
-        team_new(cfg->n_threads, cfg->cpus, false, &o->team, e) < 0) {
+    o->n_vocab = cfg->n_vocab;
+    if (outs_set_threads(o, 1, NULL, e) < 0) {
         free(o);
         return -1;
     }
     o->slots = cfg->slots;
     o->n_slots = cfg->n_slots;
-    o->n_vocab = cfg->n_vocab;
     o->n_groups = cfg->n_groups > 1 ? cfg->n_groups : 1;
     o->group_blocks = cfg->group_blocks;
     o->group_row = xcalloc((size_t)o->n_groups, sizeof(*o->group_row));
     o->kept = xcalloc((size_t)cfg->max_items, sizeof(*o->kept));
     pthread_mutex_init(&o->turn, NULL);
-    o->n_samplers = o->team ? team_size(o->team) : 1;
-    o->samplers = xcalloc((size_t)o->n_samplers, sizeof(*o->samplers));
-    for (int i = 0; i < o->n_samplers; i++)
-        o->samplers[i] = sampler_new(o->n_vocab);
     o->rows = xcalloc((size_t)cfg->max_rows, sizeof(*o->rows));
     *ret = o;
     return 0;
@@ -72,14 +90,11 @@ void outs_free(struct outs *o)
 {
     if (!o)
         return;
-    for (int i = 0; i < o->n_samplers; i++)
-        sampler_free(o->samplers[i]);
-    free(o->samplers);
+    free_threads(o);
     free(o->rows);
     free(o->group_row);
     free(o->kept);
     pthread_mutex_destroy(&o->turn);
-    team_free(o->team);
     free(o);
 }
 

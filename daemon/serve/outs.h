@@ -16,11 +16,12 @@ struct outs_cfg {
     const struct exec_slot *slots; /* the executor's, borrowed: ticket % n_slots */
     int n_slots, n_vocab, max_items, max_rows;
     int n_groups, group_blocks; /* groups of ranks, KV blocks of each; 0 = one group */
-    int n_threads;              /* that sample */
-    const int *cpus;
 };
+/* One thread samples, until there are others. */
 int outs_new(const struct outs_cfg *cfg, struct outs **ret, struct err *e);
 void outs_free(struct outs *o);
+/* Between two steps: other threads that sample. On failure those that it had go on. */
+int outs_set_threads(struct outs *o, int n, const int *cpus, struct err *e);
 
 /* Before the step runs: resolves its references, keeps only items whose tokens are all
  * known (those that wait for a token that was never accepted get an empty result) and

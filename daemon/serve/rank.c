@@ -12,6 +12,7 @@
 #include "daemon/serve/links.h"
 #include "daemon/serve/model.h"
 #include "daemon/serve/rankpage.h"
+#include "daemon/serve/ranks_impl.h"
 #include "daemon/serve/routes.h"
 #include "daemon/serve/step.h"
 #include "daemon/serve/tracepage.h"
@@ -80,6 +81,18 @@ static struct forward_part part_of(const struct rank *r)
     };
 }
 
+static int open_backend(struct rank *r)
+{
+    struct backend_cfg c = r->cfg.backend;
+    int *cpus, rc;
+
+    c.n_threads = ranks_stand(r->all, r->index, &cpus);
+    c.cpus = cpus;
+    rc = backend_open(&c, &r->b, &r->why);
+    free(cpus);
+    return rc;
+}
+
 static int open_parts(struct rank *r, struct model *m, forward_progress_fn progress,
                       void *arg)
 {
@@ -95,7 +108,7 @@ static int open_parts(struct rank *r, struct model *m, forward_progress_fn progr
         model_info(m)->moe.n_expert <= EXPERTPAGE_PAIRED)
         f->part.experts.pairs = expertpage_pairs(r->cfg.experts);
     forward_caps(model_info(m), f, &r->cfg.backend.caps);
-    if (backend_open(&r->cfg.backend, &r->b, &r->why) < 0)
+    if (open_backend(r) < 0)
         return -1;
     if (f->kv_type == DT_COUNT)
         f->kv_type = backend_kv_dtype(r->b);
@@ -173,6 +186,7 @@ int rank_run(struct rank *r, const struct step *st, forward_sink_fn sink, void *
         if (r->comm[d])
             comm_step(r->comm[d], st->number);
     fault_hold("rank", r->index);
+    rank_follow(r);
     forward_trace(r->f, traced ? r->cfg.trace : NULL, r->index);
     rc = count_afresh(r);
     if (rc == 0)

@@ -29,6 +29,7 @@ struct rank {
     enum dtype kv_type;
     struct backend_mem mem;
     _Atomic int64_t busy_us;
+    unsigned cpus_turn;     /* of the executor's, that it has followed */
     uint64_t epoch;         /* of the page of the experts that the counts run since */
     const int32_t *altered; /* STEP_ALTERED_* of the last step's items; NULL: none */
     struct err why;         /* of a load or a step that failed */
@@ -49,6 +50,8 @@ int rank_run(struct rank *r, const struct step *st, forward_sink_fn sink, void *
 int rank_change(struct rank *r, struct ranks_change *c);
 /* Is this rank the one of the expert group of that layer? */
 bool rank_has_expert_slot(const struct rank *r, int layer, int rank);
+/* Its share of CPUs that have changed. */
+void rank_follow(struct rank *r);
 void rank_close(struct rank *r);
 void rank_status_of(const struct rank *r, struct rank_status *ret);
 

@@ -155,6 +155,7 @@ static int run_all(struct ranks *r, struct exec_slot *s, struct err *why)
     int rc;
 
     r->now = s;
+    ranks_follow(r);
     outs_plan(r->outs, s);
     ranks_go(r);
     rc = rank_run(&r->rank[r->leader], s->st, outs_sink, &(struct outs_from){r->outs, 0});
@@ -192,7 +193,6 @@ static void ranks_run(struct ranks *r, struct exec_slot *s)
 
 static int ranks_load(struct ranks *r, struct err *e)
 {
-    const struct backend_cfg *c = &r->cfg.backend;
     struct rank *k = &r->rank[r->leader];
     int rc = rank_open(k, r->m, r->progress, r->arg);
 
@@ -211,10 +211,11 @@ static int ranks_load(struct ranks *r, struct err *e)
         .max_rows = r->cfg.caps.outs,
         .n_groups = r->mesh.layout.adp,
         .group_blocks = r->cfg.forward.n_blocks / r->mesh.layout.adp,
-        .n_threads = c->n_threads,
-        .cpus = c->cpus,
     };
-    return outs_new(&oc, &r->outs, e);
+    if (outs_new(&oc, &r->outs, e) < 0)
+        return -1;
+    ranks_follow(r);
+    return 0;
 }
 
 static void *leader_main(void *arg)
@@ -309,7 +310,8 @@ static void ranks_free(struct executor *x)
     queue_free(r->changes);
     queue_free(r->changed);
     free(r->rank);
-    free(r->cpus);
+    cpuplan_done(&r->cpus);
+    pthread_mutex_destroy(&r->cpus_lock);
     free(r);
 }
 
@@ -352,19 +354,6 @@ static int ranks_start(struct ranks *r, struct err *e)
         return 0;
     *e = r->load_err;
     return -1;
-}
-
-/* Threads and CPUs of rank i out of those of all; at least one thread each. */
-static void share_threads(struct ranks *r, int i, struct backend_cfg *ret)
-{
-    int n = r->mesh.n, all = r->cfg.backend.n_threads, from = all * i / n;
-
-    *ret = r->cfg.backend;
-    ret->n_threads = all * (i + 1) / n - from;
-    ret->cpus = r->cpus && ret->n_threads ? r->cpus + from : NULL;
-    if (ret->n_threads < 1)
-        ret->n_threads = 1;
-    ret->spin = r->cfg.backend.spin && all >= n;
 }
 
 static int check_layout(const struct layout *l, const struct model_info *i, struct err *e)
@@ -415,13 +404,20 @@ static int make_mesh(struct ranks *r, const struct model_info *i, struct err *e)
     if (r->mesh.n > 1 && comm_fabric_new(r->mesh.groups, r->mesh.n_groups, r->mesh.n, 0,
                                          &r->fabric, e) < 0)
         return -1;
+    if (r->cfg.cpus)
+        cpuplan_copy(r->cfg.cpus, &r->cpus);
+    else
+        cpuplan_loose(r->cfg.backend.n_threads, r->mesh.n, &r->cpus);
+    r->cfg.cpus = NULL;
     r->leader = mesh_head(&r->mesh, 0);
     r->rank = xcalloc((size_t)r->mesh.n, sizeof(*r->rank));
     for (int k = 0; k < r->mesh.n; k++) {
         r->rank[k] = (struct rank){
             .all = r, .index = k, .mesh = &r->mesh, .fabric = r->fabric, .cfg = r->cfg};
         r->rank[k].links = r->links.path ? &r->links : NULL;
-        share_threads(r, k, &r->rank[k].cfg.backend);
+        r->rank[k].cfg.backend.spin =
+            r->cfg.backend.spin && r->cpus.n_threads >= r->mesh.n;
+        r->rank[k].cpus_turn = r->cpus_turn;
     }
     return 0;
 }
@@ -430,9 +426,10 @@ int ranks_new(struct model *m, const struct ranks_cfg *cfg, forward_progress_fn 
               void *arg, struct executor **ret, struct err *e)
 {
     struct ranks *r = xcalloc(1, sizeof(*r));
-    size_t n_cpus = cfg->backend.cpus ? (size_t)cfg->backend.n_threads : 0;
 
-    assert(cfg->depth >= 1 && cfg->backend.n_threads >= 1);
+    assert(cfg->depth >= 1 && (cfg->cpus || cfg->backend.n_threads >= 1));
+    pthread_mutex_init(&r->cpus_lock, NULL);
+    r->cpus_turn = 1; /* those that sample have followed none */
     r->x.ops = &ranks_ops;
     r->x.depth = cfg->depth;
     r->cfg = *cfg;
@@ -440,11 +437,6 @@ int ranks_new(struct model *m, const struct ranks_cfg *cfg, forward_progress_fn 
     r->m = m;
     r->progress = progress;
     r->arg = arg;
-    if (n_cpus) {
-        r->cpus = xcalloc(n_cpus, sizeof(int));
-        memcpy(r->cpus, cfg->backend.cpus, n_cpus * sizeof(int));
-        r->cfg.backend.cpus = r->cpus;
-    }
     r->cfg.forward.max_copies = cfg->caps.copies;
     if (make_mesh(r, model_info(m), e) < 0)
         goto fail;

@@ -21,6 +21,7 @@
 #include "kernels/backend.h"
 #include "kernels/comm.h"
 
+struct cpuplan;
 struct executor;
 struct expertpage;
 struct model;
@@ -31,8 +32,10 @@ struct routes_dims;
 struct tracepage;
 
 struct ranks_cfg {
-    struct backend_cfg backend; /* threads and cpus are shared out over the ranks; caps
-                                   are filled in */
+    struct backend_cfg backend; /* n_threads are shared out over the ranks; caps are
+                                   filled in */
+    const struct cpuplan *cpus; /* copied; where they run, and how many in place of those
+                                   of backend; NULL = anywhere */
     struct forward_cfg forward; /* kv_type DT_COUNT = what the backend likes best; part is
                                    filled in */
     struct step_caps caps;      /* of the steps submitted; forward fits them */
@@ -52,6 +55,9 @@ struct ranks_cfg {
  * freed afterwards. progress as in forward_new (called on the leader's thread). */
 int ranks_new(struct model *m, const struct ranks_cfg *cfg, forward_progress_fn progress,
               void *arg, struct executor **ret, struct err *e);
+/* Other threads, from the next step on; copied. A rank that cannot have them goes on with
+ * those that it had. Scheduler thread. */
+void ranks_set_cpus(struct executor *x, const struct cpuplan *p);
 const char *ranks_isa(const struct executor *x);
 enum dtype ranks_kv_type(const struct executor *x);
 /* Sum over the ranks, valid after ranks_new. */

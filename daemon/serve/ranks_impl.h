@@ -2,10 +2,12 @@
 #ifndef SERVE_RANKS_IMPL_H
 #define SERVE_RANKS_IMPL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/err.h"
 #include "base/gate.h"
+#include "daemon/serve/cpuplan.h"
 #include "daemon/serve/exec_slot.h"
 #include "daemon/serve/executor.h"
 #include "daemon/serve/links.h"
@@ -17,7 +19,9 @@ struct rank;
 struct ranks {
     struct executor x;
     struct ranks_cfg cfg;
-    int *cpus; /* owned copy of cfg.backend.cpus */
+    pthread_mutex_t cpus_lock;
+    struct cpuplan cpus;   /* by cpus_lock */
+    atomic_uint cpus_turn; /* how often it has changed */
     int n_vocab;
     struct queue *todo, *done;
     struct exec_slot *slots;
@@ -46,6 +50,7 @@ struct ranks {
 
     /* the leader's */
     struct outs *outs;
+    unsigned outs_turn;          /* of cpus_turn, that they have followed */
     struct exec_slot *now;       /* being run; the others read its step */
     struct ranks_change *change; /* being made, in place of a step; else NULL */
 };
@@ -58,6 +63,12 @@ int64_t ranks_timeout(const struct ranks *r);
 /* A turn's step is given back once, by the leader or by a rank that waited for it in
  * vain: true for who is first. */
 bool ranks_settle(struct ranks *r, uint32_t turn);
+
+/* ranks_cpus.c: the calling thread onto the CPUs of rank i; how many threads it is to
+ * have there, and the list to pin them to, or NULL: malloc'd. */
+int ranks_stand(struct ranks *r, int i, int **ret_cpus);
+/* The leader, between two steps: have those that sample follow. */
+void ranks_follow(struct ranks *r);
 
 /* ranks_change.c: a turn without a step. */
 void ranks_run_change(struct ranks *r, struct ranks_change *c);

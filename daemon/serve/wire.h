@@ -18,9 +18,9 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 7, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
+enum { WIRE_VERSION = 8, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
-/* to the engine: ADD CANCEL DRAIN STOP SPIN YIELD PEER PEER_GONE RECOMPUTE EXPERTS
+/* to the engine: ADD CANCEL DRAIN STOP SPIN CPUS YIELD PEER PEER_GONE RECOMPUTE EXPERTS
  * KV_WIPE; both ways: EXPORT PULLED; from it: the rest. From ARENA on: wire_kv.h. */
 #define WIRE_MAP(X)                                                                      \
     X(HELLO)     /* struct wire_hello */                                                 \
@@ -34,6 +34,7 @@ enum { WIRE_VERSION = 7, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS fr
     X(TOKENS)    /* struct wire_tokens, tokens without their unused alternatives */      \
     X(FINISH)    /* struct wire_finish */                                                \
     X(SPIN)      /* uint32_t: 1 = nobody else wants its CPUs, 0 = sleep at once */       \
+    X(CPUS)      /* text with its NUL: the CPUs of its ranks, cpuplan.h */               \
     X(YIELD)     /* give back what waits: FINISH with RETURNED for each */               \
     X(ARENA)     /* struct wire_arena and a descriptor */                                \
     X(PEER)      /* an ARENA of another engine, relayed with its descriptor */           \

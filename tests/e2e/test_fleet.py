@@ -135,6 +135,36 @@ def test_sampling_default_touches_no_engine(two):
     assert texts[0] == texts[1] == texts[2]  # greedy, unasked
 
 
+def on_cpus(pid):
+    """The CPUs of all threads of a process."""
+    return set().union(*(os.sched_getaffinity(int(t)) for t in os.listdir(f"/proc/{pid}/task")))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU is not shared out")
+def test_cpus_change_hands_live(two):
+    """An instance that goes gives its CPUs to the one that stays, and one that comes takes
+    some: under a stream, without a new engine."""
+    all_cpus = os.sched_getaffinity(0)
+    before = pids(two)
+    want = two.post(TEXT, LONG)[1]["choices"][0]["text"]
+    assert on_cpus(before["one"]) < all_cpus
+    assert two.local_request("POST", "/api/v1/instances/two/stop", {"reason": "test"})[0] == 202
+    wait_for(lambda: on_cpus(before["one"]) == all_cpus)
+    row = next(i for i in two.local("/api/v1/instances")["instances"] if i["name"] == "one")
+    assert row["threads"] == len(all_cpus) and row["pid"] == before["one"]
+    s = Stream(two, LONG)
+    wait_for(s.begun)
+    assert two.local_request("POST", "/api/v1/instances/two/start", {})[0] == 202
+    wait_for(lambda: on_cpus(before["one"]) < all_cpus, 60)
+    frames = s.frames()
+    assert "".join(f["choices"][0]["text"] for f in frames[:-1]) == want
+    wait_for(lambda: [i["state"] for i in instances(two)] == ["ready", "ready"], 60)
+    after = pids(two)
+    assert after["one"] == before["one"]
+    cpus = {i["name"]: i["cpus"] for i in two.local("/api/v1/instances")["instances"]}
+    assert cpus["one"] != cpus["two"] and not on_cpus(after["one"]) & on_cpus(after["two"])
+
+
 def test_no_model_at_all(start):
     """It runs, says so, and can be told one."""
     r = start("--config", os.devnull, model=None, ready=False)

@@ -41,7 +41,6 @@ def change(rack, what, value, n):
     assert status == 200 and json.loads(body)["fits"], body
     assert rack.local_request("POST", "/api/v1/config/commit", {})[0] == 202
     names = ["main"] + [f"main:{i}" for i in range(2, n + 1)]
-    # the engines that were there divide the CPUs anew: they are replaced, and gone in the end
     wait_for(lambda: sorted((i["name"], i["state"]) for i in instances(rack)) ==
              [(k, "ready") for k in names], 60)
 

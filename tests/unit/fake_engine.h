@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cpuset.h"
 #include "base/err.h"
 #include "base/metric.h"
 #include "daemon/serve/metrics.h"
@@ -102,6 +103,7 @@ static void fake_frame(struct fake *f, enum wire_kind kind, const void *p, size_
     struct wire_add a;
     uint64_t id;
     uint32_t on;
+    cpu_set_t cpus;
 
     if (kind == WIRE_ADD && wire_parse_add(p, n, &a, NULL) < 0)
         _exit(7);
@@ -116,6 +118,8 @@ static void fake_frame(struct fake *f, enum wire_kind kind, const void *p, size_
         fake_finish(f, id, FINISH_ABORT, 1);
     else if (kind == WIRE_SPIN && wire_parse(WIRE_SPIN, p, n, &on, NULL) == 0)
         metric_set(f->page, M_KV_BLOCKS_FREE, 0, on ? 1 : 2); /* for a test to see */
+    else if (kind == WIRE_CPUS && cpuset_parse(p, n - 1, &cpus, NULL) == 0)
+        metric_set(f->page, M_KV_BLOCKS_CACHED, 0, CPU_COUNT(&cpus));
     else if (kind == WIRE_STOP && strcmp(f->act, "deaf"))
         _exit(0);
 }

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/cpuset.h"
 #include "base/err.h"
 #include "base/metric.h"
 #include "daemon/serve/engine_fit.h"
@@ -270,6 +271,55 @@ static void test_same_seed_same_tokens(void **state)
     assert_int_equal(metric_get(s.page, M_REQ_GEN, 0), 13);
     assert_true(metric_get(s.page, M_STEPS, 0) >= 40);
     assert_int_equal(stop(&s), 0);
+}
+
+static void tell_cpus(struct side *s, const char *text)
+{
+    struct wire_part part = {text, strlen(text) + 1};
+
+    assert_int_equal(wire_send(s->daemon, WIRE_CPUS, &part, 1, NULL), 0);
+}
+
+/* Threads come and go while it answers, of one rank and of two: the tokens are the same.
+ * A text that is none ends it. */
+static void test_other_cpus_same_tokens(void **state)
+{
+    static const char *const layouts[] = {"tp1", "tp2"};
+    static struct answer a[2];
+    cpu_set_t mine, part;
+    char all[CPUSET_TEXT_MAX], one[CPUSET_TEXT_MAX], each[2 * CPUSET_TEXT_MAX];
+
+    (void)state;
+    cpuset_mine(&mine);
+    cpuset_print(&mine, all, sizeof(all));
+    cpuset_share(&mine, 0, CPU_COUNT(&mine), &part);
+    cpuset_print(&part, one, sizeof(one));
+    for (int k = 0; k < 2; k++) {
+        struct engine_cfg cfg = base_cfg();
+        struct wire_add r = request(5, 10, 300);
+        struct side s;
+
+        memset(a, 0, sizeof(a));
+        cfg.threads = 0;
+        assert_int_equal(layout_parse(layouts[k], &cfg.layout, &s.e), 0);
+        snprintf(each, sizeof(each), k ? "%s;%s" : "%s", one, all);
+        open_side(&s, &cfg);
+        ask(&s, &r);
+        collect(&s, &a[0], 5, 1);
+        r.params.id = 6; /* of the same seed */
+        ask(&s, &r);
+        for (int i = 0; i < 30; i++) {
+            tell_cpus(&s, i % 3 == 0 ? one : i % 3 == 1 ? each : all);
+            clock_sleep_us(2000);
+        }
+        collect(&s, &a[1], 6, 1);
+        assert_int_equal(a[1].n, 300);
+        assert_memory_equal(a[0].toks, a[1].toks, 300 * sizeof(struct step_token));
+        if (k)
+            tell_cpus(&s, "0;1;2");
+        assert_int_equal(k ? join(&s) : stop(&s), k ? -1 : 0);
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof(mine), &mine), 0);
 }
 
 /* Out of KV and computed again, or with a cached prefix, it is still the same. */
@@ -806,6 +856,7 @@ static void test_fit(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_ready),
     cmocka_unit_test(test_same_seed_same_tokens),
+    cmocka_unit_test(test_other_cpus_same_tokens),
     cmocka_unit_test(test_preempted_same_tokens),
     cmocka_unit_test(test_groups_same_tokens),
     cmocka_unit_test(test_experts_move),

@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/cpuset.h"
 #include "base/err.h"
 #include "base/loop.h"
 #include "base/mem.h"
@@ -16,7 +17,6 @@
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/fleet.h"
 #include "daemon/ctrl/router_ctl.h"
-#include "daemon/ctrl/system.h"
 #include "state/store.h"
 #include "tests/unit/fake_engine.h"
 
@@ -250,6 +250,17 @@ static int plan(struct fix *f, struct conf *c, struct fleet_action a[8])
 
     conf_unref(c);
     return n;
+}
+
+/* Those of this process, as instances tell them. */
+static const char *all_cpus(void)
+{
+    static char out[64];
+    cpu_set_t mine;
+
+    cpuset_mine(&mine);
+    cpuset_print(&mine, out, sizeof(out));
+    return out;
 }
 
 /* ---- changes ---- */
@@ -511,6 +522,11 @@ static void the_drain_has_an_end(void **state)
     "instances:\n  one:\n    model: a\n    served_as: alpha\n"                           \
     "  two:\n    model: b\n    served_as: beta\n"
 
+#define TWO_HOLD                                                                         \
+    "models:\n  a:\n    path: /fake/hold\n"                                              \
+    "instances:\n  one:\n    model: a\n    served_as: alpha\n"                           \
+    "  two:\n    model: a\n    served_as: beta\n"
+
 static void two_instances_of_two_models(void **state)
 {
     struct fix *f = *state;
@@ -539,14 +555,73 @@ static void two_instances_of_two_models(void **state)
     assert_int_equal(b.reason, FINISH_ERROR);
     assert_int_equal(first(f).pid, pid);
     assert_int_equal(router_ready(f->r, &e), 0);
-    /* with one instance less the other has all CPUs to itself: another engine */
+    /* with one instance less the other has all CPUs to itself, and is told so */
     assert_int_equal(plan(f, one("/fake/echo", ""), act), 2);
     assert_int_equal(act[0].kind, FLEET_STOP);
     assert_string_equal(act[0].instance, "two");
-    assert_int_equal(act[1].kind, FLEET_REPLACE);
+    assert_int_equal(act[1].kind, FLEET_HOT);
+    assert_string_equal(act[1].why, "engines that share out the CPUs: 2 -> 1");
     apply(f, one("/fake/echo", ""));
     UNTIL(f, instances(f, s) == 1);
     assert_string_equal(s[0].name, "one");
+    assert_int_equal(s[0].pid, pid);
+    assert_string_equal(s[0].cpus, all_cpus());
+}
+
+/* What the engine was told last: how many CPUs, by fake_engine.h. */
+static int told_of_cpus(struct fix *f, const char *instance)
+{
+    struct page_group *g = xcalloc(8, sizeof(*g));
+    int n = router_groups_get(f->r, g, 8), told = 0;
+
+    for (int i = 0; i < n; i++)
+        if (!strcmp(g[i].instance, instance))
+            told = (int)metric_total(g[i].pages, g[i].n, M_KV_BLOCKS_CACHED, 0);
+    router_pages_put(f->r);
+    free(g);
+    return told;
+}
+
+/* An instance that comes takes CPUs of those that run, and gives them back: no engine is
+ * started anew for that, and a request does not notice. */
+static void cpus_change_hands_live(void **state)
+{
+    struct fix *f = *state;
+    struct instance_status s[8];
+    struct fleet_action act[8];
+    struct seen held = {0};
+    cpu_set_t mine, half[2];
+    char text[2][64];
+    int pid;
+
+    cpuset_mine(&mine);
+    for (int i = 0; i < 2; i++) {
+        cpuset_share(&mine, i, 2, &half[i]);
+        cpuset_print(&half[i], text[i], sizeof(text[i]));
+    }
+    apply(f, one("/fake/hold", ""));
+    pid = first(f).pid;
+    assert_string_equal(first(f).cpus, all_cpus());
+    ask(f, "alpha", &held);
+    UNTIL(f, held.tokens);
+    assert_int_equal(plan(f, parse(TWO_HOLD), act), 2);
+    assert_int_equal(act[0].kind, FLEET_HOT);
+    assert_string_equal(act[0].why, "engines that share out the CPUs: 1 -> 2");
+    assert_int_equal(act[1].kind, FLEET_START);
+    apply(f, parse(TWO_HOLD));
+    UNTIL(f, told_of_cpus(f, "one") == CPU_COUNT(&half[0]));
+    assert_int_equal(instances(f, s), 2);
+    assert_int_equal(s[0].pid, pid);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(s[i].cpus, text[i]);
+        assert_int_equal(s[i].generation, i + 1);
+    }
+    assert_int_equal(s[0].n_threads, CPU_COUNT(&half[0]));
+    assert_int_equal(fleet_order(f->f, "two", FLEET_ORDER_STOP, "u", "", "", NULL), 0);
+    UNTIL(f, told_of_cpus(f, "one") == CPU_COUNT(&mine)); /* it is gone */
+    assert_string_equal(first(f).cpus, all_cpus());
+    assert_int_equal(held.finishes, 0);
+    assert_int_equal(first(f).pid, pid);
 }
 
 static void order(struct fix *f, enum fleet_order o)
@@ -658,30 +733,6 @@ static void orders_for_both_pools(void **state)
     assert_string_equal(e.msg, "instance 'one/decode' does not run");
     order(f, FLEET_ORDER_START);
     UNTIL(f, f->ready == 6);
-}
-
-static void cpus_are_divided(void **state)
-{
-    cpu_set_t ours, share, all;
-    int n = system_cpus();
-
-    (void)state;
-    assert_int_equal(sched_getaffinity(0, sizeof(ours), &ours), 0);
-    assert_false(system_cpu_share(0, 1, &share));
-    for (int k = 2; k <= 2 * n + 1; k++) {
-        CPU_ZERO(&all);
-        for (int i = 0; i < k; i++) {
-            cpu_set_t both;
-
-            assert_true(system_cpu_share(i, k, &share));
-            assert_true(CPU_COUNT(&share) >= 1);
-            CPU_AND(&both, &all, &share);
-            if (k <= n)
-                assert_int_equal(CPU_COUNT(&both), 0);
-            CPU_OR(&all, &all, &share);
-        }
-        assert_true(CPU_EQUAL(&all, &ours));
-    }
 }
 
 /* ---- operators ---- */
@@ -814,7 +865,7 @@ static const struct CMUnitTest tests[] = {
     T(the_queue_moves_to_the_new_one),
     T(the_drain_has_an_end),
     T(two_instances_of_two_models),
-    T(cpus_are_divided),
+    T(cpus_change_hands_live),
     T(a_stop_outlives_the_daemon),
     T(drain_and_restart),
     T(stop_while_it_starts),
