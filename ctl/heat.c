@@ -192,8 +192,8 @@ static void head(const struct heat *h)
     if (*why)
         buf_printf(&b, "last   %s\n", why);
     show_clean(b.p, "\n");
-    for (char *p = b.p; *p; p += strcspn(p, "\n") + 1) {
-        char *line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
+    for (char *p = b.p, *line; p && *p; p += strcspn(p, "\n") + 1) {
+        line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
 
         cut = text_cut(line, h->width);
         buf_printf(h->out, "%s\n", cut);

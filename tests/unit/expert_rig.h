@@ -18,17 +18,11 @@
 
 /* With two ranks: experts of each, the first slot to spare, slots when there is one. */
 enum { HOME = TINY_EXPERTS / 2, SPARE = HOME, SLOTS = HOME + 1 };
-enum { SEQS = 8, ROWS = 64, CTX = 2048, PER_SEQ = CTX / KV_BLOCK_TOK };
-
-static const struct step_caps caps = {.items = SEQS,
-                                      .toks = ROWS,
-                                      .blocks = SEQS * PER_SEQ,
-                                      .samples = SEQS,
-                                      .hist = 1024,
-                                      .biases = 64,
-                                      .copies = 4,
-                                      .refs = SEQS,
-                                      .outs = ROWS};
+enum { SEQS = 8, ROWS = 64, CTX = 2048 };
+#define STEP_SEQS SEQS
+#define STEP_ROWS ROWS
+#define STEP_CTX CTX
+#include "tests/unit/step_rig.h"
 
 struct rig {
     char dir[256];
@@ -87,7 +81,7 @@ static void open_rig(struct rig *r, const char *family, const char *layout, int 
                     .max_ctx = CTX,
                     .max_outs = 8,
                     .kv_type = DT_F16,
-                    .n_blocks = SEQS * PER_SEQ,
+                    .n_blocks = SEQS * STEP_PER_SEQ,
                     .part = {.experts = {.spare = spare, .routing = routing}}},
         .caps = caps,
         .depth = 1,
@@ -136,26 +130,9 @@ static void close_rig(struct rig *r)
 
 static void add(struct rig *r, uint64_t seq, int pos, const int32_t *toks, int n)
 {
-    struct step *st = r->st;
-    struct step_item *it = &step_items(st)[st->n_items++];
+    static const struct step_sample greedy = {.top_p = 1, .repetition = 1};
 
-    *it = (struct step_item){.seq = seq,
-                             .first_pos = pos,
-                             .n_tok = n,
-                             .tok_off = st->n_toks,
-                             .parent_off = -1,
-                             .block_off = st->n_blocks,
-                             .n_block = (pos + n + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK,
-                             .out_from = n - 1,
-                             .sample = st->n_samples,
-                             .next = -1,
-                             .decode = pos > 0};
-    for (int i = 0; i < n; i++)
-        step_toks(st)[st->n_toks++] = toks[i];
-    for (int i = 0; i < it->n_block; i++)
-        step_blocks(st)[st->n_blocks++] = (int)seq * PER_SEQ + i;
-    step_samples(st)[st->n_samples++] =
-        (struct step_sample){.top_p = 1, .repetition = 1}; /* greedy */
+    step_rig_add(r->st, seq, pos, toks, n, greedy)->decode = pos > 0;
 }
 
 /* One step of all sequences; their tokens and log-probabilities come to out. */

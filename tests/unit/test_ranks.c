@@ -17,17 +17,11 @@
 #include "daemon/serve/model.h"
 #include "tests/tiny.h"
 
-enum { SEQS = 32, ROWS = 64, CTX = 256, PER_SEQ = CTX / KV_BLOCK_TOK };
-
-static const struct step_caps caps = {.items = SEQS,
-                                      .toks = ROWS,
-                                      .blocks = SEQS * PER_SEQ,
-                                      .samples = SEQS,
-                                      .hist = 1024,
-                                      .biases = 64,
-                                      .copies = 4,
-                                      .refs = SEQS,
-                                      .outs = ROWS};
+enum { SEQS = 32, ROWS = 64, CTX = 256 };
+#define STEP_SEQS SEQS
+#define STEP_ROWS ROWS
+#define STEP_CTX CTX
+#include "tests/unit/step_rig.h"
 
 struct rank {
     char dir[256];
@@ -51,7 +45,7 @@ static int start(struct rank *r, int threads, forward_progress_fn fn, void *arg,
                     .max_ctx = CTX,
                     .max_outs = 8,
                     .kv_type = kv_type,
-                    .n_blocks = SEQS * PER_SEQ},
+                    .n_blocks = SEQS * STEP_PER_SEQ},
         .caps = caps,
         .depth = 2,
         .comm_timeout_us = 1000000,
@@ -88,25 +82,11 @@ static void close_rank(struct rank *r)
 static struct step_item *add(struct step *st, uint64_t seq, int pos, const int32_t *toks,
                              int n)
 {
-    struct step_item *it = &step_items(st)[st->n_items++];
-
-    *it = (struct step_item){.seq = seq,
-                             .first_pos = pos,
-                             .n_tok = n,
-                             .tok_off = st->n_toks,
-                             .parent_off = -1,
-                             .block_off = st->n_blocks,
-                             .n_block = (pos + n + KV_BLOCK_TOK - 1) / KV_BLOCK_TOK,
-                             .out_from = n - 1,
-                             .sample = st->n_samples,
-                             .next = -1,
-                             .n_top = 3};
-    for (int i = 0; i < n; i++)
-        step_toks(st)[st->n_toks++] = toks ? toks[i] : STEP_TOK_REF;
-    for (int i = 0; i < it->n_block; i++)
-        step_blocks(st)[st->n_blocks++] = (int)seq * PER_SEQ + i;
-    step_samples(st)[st->n_samples++] = (struct step_sample){
+    const struct step_sample s = {
         .seed = seq, .out_pos = pos, .temperature = 0.9f, .top_p = 1, .repetition = 1};
+    struct step_item *it = step_rig_add(st, seq, pos, toks, n, s);
+
+    it->n_top = 3;
     return it;
 }
 
