@@ -54,7 +54,13 @@ static int find_request(struct conn *c, struct wanted *w, struct err *e)
     free(s);
     if (w->id)
         return 0;
-    return err_param(e, ERR_NOTFOUND, "request", "no request '%.71s' is in progress",
+    if (router_ended(c->h->router, w->request))
+        return err_param(e, ERR_NOTFOUND, "request",
+                         "request '%.71s' has ended: only one in progress can be traced",
+                         w->request);
+    return err_param(e, ERR_NOTFOUND, "request",
+                     "no request '%.71s' is known: it is neither in progress nor among "
+                     "the last that ended",
                      w->request);
 }
 

@@ -9,8 +9,11 @@
 #include "base/mem.h"
 #include "daemon/ctrl/traceview.h"
 
-/* Thread numbers: ranks from RANKS on, two of each request from REQUESTS on. */
-enum { SCHEDULER = 0, RANKS = 1, REQUESTS = 10000 };
+/* Thread numbers: ranks from RANKS on, two of each request from REQUESTS on; 0 means an
+ * idle CPU to Perfetto. They are the order in which threads are shown, too. */
+enum { SCHEDULER = 1, RANKS = 1000, REQUESTS = 10000 };
+/* A step's flow, from the scheduler to its ranks: engine and step. */
+enum { FLOW_STEP_BITS = 40 };
 
 static const char *const names[TRACE_KINDS] = {
     [TRACE_STEP] = "step",      [TRACE_ITEM] = "prefill chunk",
@@ -20,12 +23,24 @@ static const char *const names[TRACE_KINDS] = {
     [TRACE_EXPERT] = "expert",  [TRACE_COMBINE] = "combine",
 };
 
+static const char *const cats[TRACE_KINDS] = {
+    [TRACE_STEP] = "scheduler",  [TRACE_ITEM] = "request",     [TRACE_QUEUE] = "request",
+    [TRACE_PREFILL] = "request", [TRACE_DECODE] = "request",   [TRACE_LOAD] = "scheduler",
+    [TRACE_RANK] = "rank",       [TRACE_DISPATCH] = "experts", [TRACE_EXPERT] = "experts",
+    [TRACE_COMBINE] = "experts",
+};
+
+/* By enum finish_reason. */
+static const char *const reasons[] = {"stop",  "length",      "canceled",
+                                      "error", "handed over", "given back"};
+
 struct engine {
     struct trace_view *v;
     int pid;
     uint64_t *request; /* distinct, ascending */
     int n_request;
-    const struct trace_event **step; /* by ticket */
+    const struct trace_event **step; /* by number */
+    uint64_t *number;                /* [n_step], theirs */
     int n_step;
 };
 
@@ -43,7 +58,7 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int by_ticket(const void *a, const void *b)
+static int by_step(const void *a, const void *b)
 {
     const struct trace_event *const *x = a, *const *y = b;
 
@@ -66,7 +81,7 @@ static void index_steps(struct engine *g)
     for (int i = 0; i < g->v->n; i++)
         if (g->v->event[i].kind == TRACE_STEP)
             g->step[g->n_step++] = &g->v->event[i];
-    qsort(g->step, (size_t)g->n_step, sizeof(*g->step), by_ticket);
+    qsort(g->step, (size_t)g->n_step, sizeof(*g->step), by_step);
 }
 
 static void index_requests(struct engine *g)
@@ -83,6 +98,16 @@ static void index_requests(struct engine *g)
             g->request[g->n_request++] = g->request[i];
 }
 
+/* The steps' numbers alone. */
+static void keep_numbers(struct engine *g)
+{
+    g->number = xcalloc((size_t)g->n_step + 1, sizeof(*g->number));
+    for (int i = 0; i < g->n_step; i++)
+        g->number[i] = g->step[i]->ref;
+    free(g->step);
+    g->step = NULL;
+}
+
 /* Items take the time of their step; those of one that is not over are left out. */
 static void place_items(struct engine *g)
 {
@@ -94,9 +119,9 @@ static void place_items(struct engine *g)
 
         if (v[i].kind != TRACE_ITEM)
             continue;
-        found = g->n_step ? bsearch(&key, g->step, (size_t)g->n_step, sizeof(*g->step),
-                                    by_ticket)
-                          : NULL;
+        found = g->n_step
+                    ? bsearch(&key, g->step, (size_t)g->n_step, sizeof(*g->step), by_step)
+                    : NULL;
         if (!found) {
             v[i].kind = TRACE_NONE;
             continue;
@@ -104,8 +129,7 @@ static void place_items(struct engine *g)
         v[i].start_us = (*found)->start_us;
         v[i].us = (*found)->us;
     }
-    free(g->step); /* the events are about to change places */
-    g->step = NULL;
+    keep_numbers(g); /* the events are about to change places */
 }
 
 /* ---- text ---- */
@@ -131,24 +155,42 @@ static void put_name(struct jw *w, const struct engine *g, const char *what, int
     jw_obj_end(w);
 }
 
+static void put_order(struct jw *w, const struct engine *g, const char *what, int tid,
+                      int at)
+{
+    open_event(w, "M", what, g, tid);
+    jw_key(w, "args");
+    jw_obj(w);
+    jw_kint(w, "sort_index", at);
+    jw_obj_end(w);
+    jw_obj_end(w);
+}
+
+static void put_thread(struct jw *w, const struct engine *g, int tid, const char *name)
+{
+    put_name(w, g, "thread_name", tid, name);
+    put_order(w, g, "thread_sort_index", tid, tid);
+}
+
 static void put_names(struct jw *w, const struct engine *g)
 {
     char name[200];
 
     snprintf(name, sizeof(name), "%s, engine %d", g->v->instance, g->v->generation);
     put_name(w, g, "process_name", SCHEDULER, name);
-    put_name(w, g, "thread_name", SCHEDULER, "scheduler");
+    put_order(w, g, "process_sort_index", SCHEDULER, g->pid);
+    put_thread(w, g, SCHEDULER, "scheduler");
     for (int i = 0; i < g->v->n_ranks; i++) {
         snprintf(name, sizeof(name), "rank %d", i);
-        put_name(w, g, "thread_name", RANKS + i, name);
+        put_thread(w, g, RANKS + i, name);
     }
     for (int i = 0; i < g->n_request; i++) {
         unsigned long long id = g->request[i];
 
         snprintf(name, sizeof(name), "request %llu", id);
-        put_name(w, g, "thread_name", REQUESTS + 2 * i, name);
+        put_thread(w, g, REQUESTS + 2 * i, name);
         snprintf(name, sizeof(name), "request %llu, steps", id);
-        put_name(w, g, "thread_name", REQUESTS + 2 * i + 1, name);
+        put_thread(w, g, REQUESTS + 2 * i + 1, name);
     }
 }
 
@@ -163,18 +205,27 @@ static int thread_of(const struct engine *g, const struct trace_event *v)
     return REQUESTS + 2 * (int)(at - g->request) + (v->kind == TRACE_ITEM);
 }
 
+static void put_end(struct jw *w, const struct trace_event *v)
+{
+    size_t n = sizeof(reasons) / sizeof(reasons[0]);
+
+    jw_kstr(w, "end", (size_t)v->a < n ? reasons[v->a] : "unknown");
+}
+
 static void put_args(struct jw *w, const struct trace_event *v)
 {
     jw_key(w, "args");
     jw_obj(w);
+    if (has_request(v->kind))
+        jw_kint(w, "request", (int64_t)v->request);
     switch (v->kind) {
     case TRACE_STEP:
-        jw_kint(w, "ticket", (int64_t)v->ref);
+        jw_kint(w, "step", (int64_t)v->ref);
         jw_kint(w, "items", v->a);
         jw_kint(w, "tokens", v->b);
         break;
     case TRACE_ITEM:
-        jw_kint(w, "ticket", (int64_t)v->ref);
+        jw_kint(w, "step", (int64_t)v->ref);
         jw_kint(w, "position", v->a);
         jw_kint(w, "tokens", v->b);
         break;
@@ -184,6 +235,10 @@ static void put_args(struct jw *w, const struct trace_event *v)
     case TRACE_PREFILL:
     case TRACE_DECODE:
         jw_kint(w, "tokens", v->b);
+        put_end(w, v);
+        break;
+    case TRACE_QUEUE:
+        put_end(w, v);
         break;
     case TRACE_LOAD:
         jw_kint(w, "running", v->a);
@@ -200,6 +255,27 @@ static void put_args(struct jw *w, const struct trace_event *v)
     jw_obj_end(w);
 }
 
+/* An arrow from a step to what a rank did of it: bound to the spans that begin there. */
+static void put_flow(struct jw *w, const struct engine *g, const struct trace_event *v,
+                     int64_t zero_us)
+{
+    bool from = v->kind == TRACE_STEP;
+
+    if (!from &&
+        !(v->kind == TRACE_RANK && g->n_step &&
+          bsearch(&v->ref, g->number, (size_t)g->n_step, sizeof(*g->number), by_id)))
+        return;
+    open_event(w, from ? "s" : "f", "step", g, thread_of(g, v));
+    jw_kstr(w, "cat", "step");
+    jw_kint(w, "id",
+            (int64_t)g->pid << FLOW_STEP_BITS |
+                (int64_t)(v->ref & (((uint64_t)1 << FLOW_STEP_BITS) - 1)));
+    if (!from)
+        jw_kstr(w, "bp", "e");
+    jw_kint(w, "ts", v->start_us - zero_us);
+    jw_obj_end(w);
+}
+
 static void put_event(struct jw *w, const struct engine *g, const struct trace_event *v,
                       int64_t zero_us)
 {
@@ -208,11 +284,13 @@ static void put_event(struct jw *w, const struct engine *g, const struct trace_e
         v->kind == TRACE_ITEM && v->b == 1 ? "decode step" : names[v->kind];
 
     open_event(w, v->kind == TRACE_LOAD ? "C" : "X", name, g, thread_of(g, v));
+    jw_kstr(w, "cat", cats[v->kind]);
     jw_kint(w, "ts", v->start_us - zero_us);
     if (v->kind != TRACE_LOAD)
         jw_kint(w, "dur", v->us);
     put_args(w, v);
     jw_obj_end(w);
+    put_flow(w, g, v, zero_us);
 }
 
 /* All engines in one order of time: the next event is the earliest of their next ones. */
@@ -239,8 +317,25 @@ static void put_events(struct jw *w, const struct engine *g, int n, int64_t zero
     free(at);
 }
 
+/* When the first engine had no more room; zero_us: none of them. */
+static int64_t full_at(const struct trace_view *v, int n, int64_t zero_us)
+{
+    int64_t first = 0;
+
+    for (int i = 0; i < n; i++) {
+        int64_t last = zero_us;
+
+        for (int k = 0; v[i].lost && k < v[i].n; k++)
+            if (v[i].event[k].start_us + v[i].event[k].us > last)
+                last = v[i].event[k].start_us + v[i].event[k].us;
+        if (last > zero_us && (!first || last < first))
+            first = last;
+    }
+    return first ? first : zero_us;
+}
+
 static void put_other(struct jw *w, const struct trace_view *v, int n,
-                      const char *version)
+                      const char *version, int64_t zero_us)
 {
     int64_t lost = 0;
 
@@ -251,7 +346,12 @@ static void put_other(struct jw *w, const struct trace_view *v, int n,
     jw_obj(w);
     jw_kstr(w, "version", version);
     jw_kint(w, "engines", n);
+    jw_kint(w, "room", TRACE_EVENTS);
     jw_kint(w, "dropped_events", lost);
+    if (lost)
+        jw_knum(w, "full_after_s", (double)(full_at(v, n, zero_us) - zero_us) / 1e6);
+    else
+        jw_knull(w, "full_after_s");
     jw_obj_end(w);
 }
 
@@ -271,7 +371,7 @@ void tracejson(struct trace_view *v, int n, const char *version, struct buf *out
     }
     jw_init(&w, out);
     jw_obj(&w);
-    put_other(&w, v, n, version);
+    put_other(&w, v, n, version, zero_us);
     jw_key(&w, "traceEvents");
     jw_arr(&w);
     for (int i = 0; i < n; i++)
@@ -279,7 +379,9 @@ void tracejson(struct trace_view *v, int n, const char *version, struct buf *out
     put_events(&w, g, n, zero_us);
     jw_arr_end(&w);
     jw_obj_end(&w);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         free(g[i].request);
+        free(g[i].number);
+    }
     free(g);
 }

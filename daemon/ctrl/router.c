@@ -478,7 +478,7 @@ void router_leave(struct router *r, struct req *q)
 {
     struct target *t = q->target;
 
-    (void)r;
+    memcpy(r->ended[r->n_ended++ % ROUTER_ENDED], q->label, sizeof(q->label));
     split_release(q);
     list_del(&q->link);
     if (q->outbox.next)

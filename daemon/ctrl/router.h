@@ -165,6 +165,9 @@ struct request_status {
     int64_t age_us, ttft_us; /* ttft -1 = no token yet */
 };
 int router_requests(struct router *r, struct request_status *ret, int max);
+/* Has a request of this number, or of this id of its client's, been and ended? Of ids the
+ * last 256 are known. */
+bool router_ended(struct router *r, const char *name);
 
 /* All pages, for sums: the daemon's, those kept by model and instance, and each engine's.
  * Borrowed while the call that got them holds them; router_pages_put gives them back. */

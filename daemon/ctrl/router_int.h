@@ -92,10 +92,15 @@ struct target {
     struct queue *bell; /* any thread */
 };
 
+/* The last requests that ended, by the id that their clients got. */
+enum { ROUTER_ENDED = 256 };
+
 struct router {
     pthread_mutex_t lock;
     struct list bucket[ROUTER_BUCKETS], targets, pages;
     uint64_t next_id;
+    char ended[ROUTER_ENDED][72];
+    unsigned n_ended;
     int n_readers; /* of pages */
     bool draining;
     struct metric_page *page;                      /* the daemon's */

@@ -137,6 +137,21 @@ int router_requests(struct router *r, struct request_status *ret, int max)
     return n;
 }
 
+bool router_ended(struct router *r, const char *name)
+{
+    char *end;
+    unsigned long long id = strtoull(name, &end, 10);
+    bool number = end != name && !*end, found = false;
+
+    pthread_mutex_lock(&r->lock);
+    if (number && id > 0 && id < r->next_id)
+        found = !router_find(r, id);
+    for (int i = 0; i < ROUTER_ENDED && !found && *name; i++)
+        found = !strcmp(r->ended[i], name);
+    pthread_mutex_unlock(&r->lock);
+    return found;
+}
+
 /* ---- pools ---- */
 
 static void describe_pool(const struct target *t, struct pool_status *ret)

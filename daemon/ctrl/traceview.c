@@ -45,6 +45,7 @@ int traceview_begin(struct router *r, const char *instance, int64_t now_us,
 int traceview_take(struct router *r, const char *instance, struct trace_view **ret)
 {
     struct trace_view *v = xcalloc(ENGINES, sizeof(*v));
+    int64_t room;
     int n = 0;
 
     pthread_mutex_lock(&r->lock);
@@ -59,8 +60,10 @@ int traceview_take(struct router *r, const char *instance, struct trace_view **r
         memcpy(v[n].model, t->st.model, sizeof(v[n].model));
         v[n].generation = t->st.generation;
         v[n].n_ranks = t->ranks ? rankpage_count(t->ranks) : 0;
-        v[n].event = xcalloc(TRACE_EVENTS, sizeof(*v[n].event));
-        v[n].n = tracepage_read(t->trace, v[n].event, TRACE_EVENTS, &v[n].lost);
+        room = tracepage_count(t->trace);
+        room = room < TRACE_EVENTS ? room : TRACE_EVENTS;
+        v[n].event = xcalloc((size_t)room + 1, sizeof(*v[n].event));
+        v[n].n = tracepage_read(t->trace, v[n].event, (int)room, &v[n].lost);
         n++;
     }
     pthread_mutex_unlock(&r->lock);

@@ -23,16 +23,16 @@ void engine_trace_submitted(struct engine_trace *t, const struct sched *s,
         return;
     for (int i = 0; i < st->n_items; i++)
         if (tracepage_wants_request(t->page, it[i].request))
-            put(t, TRACE_ITEM, now_us, 0, it[i].request, ticket, it[i].first_pos,
+            put(t, TRACE_ITEM, now_us, 0, it[i].request, st->number, it[i].first_pos,
                 it[i].n_tok);
     sched_stats(s, &n);
-    put(t, TRACE_LOAD, now_us, 0, 0, ticket, n.running, n.waiting);
+    put(t, TRACE_LOAD, now_us, 0, 0, st->number, n.running, n.waiting);
 }
 
 void engine_trace_done(struct engine_trace *t, const struct step_done *d, int n_toks)
 {
     if (t->wanted[d->ticket % ENGINE_TRACE_STEPS])
-        put(t, TRACE_STEP, d->start_us, d->end_us - d->start_us, 0, d->ticket,
+        put(t, TRACE_STEP, d->start_us, d->end_us - d->start_us, 0, d->number,
             d->n_results, n_toks);
     t->wanted[d->ticket % ENGINE_TRACE_STEPS] = false;
 }
@@ -44,8 +44,9 @@ void engine_trace_out(struct engine_trace *t, const struct sched_out *o, int64_t
     if (o->kind != SCHED_OUT_FINISH || !tracepage_wants_request(t->page, o->id))
         return;
     at = now_us - o->decode_us - o->prefill_us - o->queue_us;
-    put(t, TRACE_QUEUE, at, o->queue_us, o->id, 0, 0, 0);
+    put(t, TRACE_QUEUE, at, o->queue_us, o->id, 0, (int)o->reason, 0);
     at += o->queue_us;
-    put(t, TRACE_PREFILL, at, o->prefill_us, o->id, 0, 0, o->n_prompt);
-    put(t, TRACE_DECODE, at + o->prefill_us, o->decode_us, o->id, 0, 0, o->n_out);
+    put(t, TRACE_PREFILL, at, o->prefill_us, o->id, 0, (int)o->reason, o->n_prompt);
+    put(t, TRACE_DECODE, at + o->prefill_us, o->decode_us, o->id, 0, (int)o->reason,
+        o->n_out);
 }

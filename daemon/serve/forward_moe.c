@@ -408,8 +408,9 @@ static int run_here(struct forward *f, const struct forward_layer *l, struct dbu
         .tally = {forward_tally_slots(f, l, 0), forward_tally_slots(f, l, 1)}};
 
     if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || route(f, l, h, e) < 0 ||
-        op_group(f->s, &group, e) < 0 ||
+        forward_tally_here(f, l, false, e) < 0 || op_group(f->s, &group, e) < 0 ||
         moe_experts(f, l, h, 0, pairs, f->w.info.moe.top_k, n, e) < 0 ||
+        forward_tally_here(f, l, true, e) < 0 ||
         moe_combine(f, y, view_of(m->done, pairs, cols), 0, false,
                     !sp && f->w.d.tp_at == 0, e) < 0 ||
         shared(f, l, y, h, e) < 0)

@@ -149,5 +149,10 @@ int forward_tally_pairs(struct forward *f, const struct forward_layer *l,
                         const struct op_route *r, struct err *e);
 int forward_tally_mark(struct forward *f, const struct forward_layer *l, bool home,
                        struct err *e);
+/* Where experts all stand here: they begin, they have ended. Nothing while no trace is
+ * on.
+ */
+int forward_tally_here(struct forward *f, const struct forward_layer *l, bool ended,
+                       struct err *e);
 
 #endif

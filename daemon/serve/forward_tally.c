@@ -224,6 +224,34 @@ static void trace_mark(struct forward_tally *t, int layer, bool home, int64_t us
     t->came_us = home ? 0 : now;
 }
 
+static int here(const struct op_host *o, void *const *mem, struct err *e)
+{
+    struct forward_tally *t = ((struct forward *)(uintptr_t)o->arg[0])->moe->tally;
+    int64_t now = clock_now_us(clock_real());
+    const struct trace_event v = {.kind = TRACE_EXPERT,
+                                  .rank = t->trace_rank,
+                                  .start_us = t->came_us,
+                                  .us = now - t->came_us,
+                                  .a = (int)o->arg[1]};
+
+    (void)mem;
+    (void)e;
+    if (o->arg[2])
+        tracepage_put(t->trace, &v);
+    t->came_us = now;
+    return 0;
+}
+
+int forward_tally_here(struct forward *f, const struct forward_layer *l, bool ended,
+                       struct err *e)
+{
+    const struct op_host o = {
+        .fn = here,
+        .arg = {(uintptr_t)f, (uint64_t)(f->moe->first_layer + moe_index(f, l)), ended}};
+
+    return f->moe->tally->trace ? op_host(f->s, &o, e) : 0;
+}
+
 static int marked(const struct op_host *o, void *const *mem, struct err *e)
 {
     struct forward *f = (struct forward *)(uintptr_t)o->arg[0];

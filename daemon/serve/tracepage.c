@@ -82,10 +82,17 @@ static bool get(const struct cell *c, struct trace_event *ret)
     return ret->kind > TRACE_NONE && ret->kind < TRACE_KINDS && ret->us >= 0;
 }
 
+int64_t tracepage_count(const struct tracepage *p)
+{
+    int64_t n = atomic_load(&p->n);
+
+    return n < 0 ? 0 : n;
+}
+
 int tracepage_read(const struct tracepage *p, struct trace_event *ret, int max,
                    int64_t *ret_lost)
 {
-    int64_t claimed = atomic_load(&p->n), since = atomic_load(&p->since_us),
+    int64_t claimed = tracepage_count(p), since = atomic_load(&p->since_us),
             until = atomic_load(&p->until_us);
     int64_t room = claimed < TRACE_EVENTS ? claimed : TRACE_EVENTS;
     int n = 0;

@@ -15,18 +15,19 @@ struct err;
 struct step;
 struct tracepage;
 
-/* Spans, but for ITEM and LOAD. rank: -1 = the scheduler's. */
+/* Spans, but for ITEM and LOAD. rank: -1 = the scheduler's. ref: of STEP, ITEM, LOAD and
+ * RANK the step's number. */
 enum trace_kind {
     TRACE_NONE,
-    TRACE_STEP,     /* ref: its ticket; a: items, b: tokens */
-    TRACE_ITEM,     /* a request's part of step `ref`; a: first position, b: tokens */
+    TRACE_STEP,     /* a: items, b: tokens */
+    TRACE_ITEM,     /* a request's part of a step; a: first position, b: tokens */
     TRACE_QUEUE,    /* of a request that has ended: waiting .. */
-    TRACE_PREFILL,  /* .. its prompt .. */
-    TRACE_DECODE,   /* .. its answer; b: tokens */
+    TRACE_PREFILL,  /* .. its prompt; b: tokens .. */
+    TRACE_DECODE,   /* .. its answer; b: tokens. a, of all three: enum finish_reason */
     TRACE_LOAD,     /* a: requests that run, b: that wait, from start_us on */
-    TRACE_RANK,     /* a rank's part of a step; ref: the step's number */
+    TRACE_RANK,     /* a rank's part of a step */
     TRACE_DISPATCH, /* rows to experts of other ranks; a: layer of experts */
-    TRACE_EXPERT,   /* products of experts; a: likewise */
+    TRACE_EXPERT,   /* products of experts, also where they all stand here; a: likewise */
     TRACE_COMBINE,  /* and back; a: likewise */
     TRACE_KINDS
 };
@@ -37,7 +38,9 @@ struct trace_event {
     uint64_t request, ref;
     int32_t a, b;
 };
-enum { TRACE_EVENTS = 1 << 16 };
+/* What a page has room for: 12 MiB where a trace fills it, nothing before the first. A
+ * second of a tiny model on many ranks may be more. */
+enum { TRACE_EVENTS = 1 << 18 };
 
 /* A page in a new memfd that *ret_fd owns; one that was made elsewhere (fd is borrowed,
  * its size is checked). */
@@ -50,6 +53,8 @@ void tracepage_free(struct tracepage *p); /* NULL allowed */
 void tracepage_begin(struct tracepage *p, int64_t now_us, int64_t until_us,
                      uint64_t request);
 void tracepage_end(struct tracepage *p);
+/* Events that there are now, those without room too. */
+int64_t tracepage_count(const struct tracepage *p);
 /* In the order of their writing, at most max; returns the count, *ret_lost of those that
  * had no room. What the engine wrote is bounded here. */
 int tracepage_read(const struct tracepage *p, struct trace_event *ret, int max,

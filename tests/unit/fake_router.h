@@ -290,6 +290,12 @@ int router_ready(struct router *r, struct err *e)
     return r->not_ready == ERR_OK ? 0 : err_set(e, r->not_ready, "the model is loading");
 }
 
+bool router_ended(struct router *r, const char *name)
+{
+    (void)r, (void)name;
+    return false;
+}
+
 int router_degraded(struct router *r, struct err *ret, int max)
 {
     return max > 0 && router_ready(r, ret) < 0;

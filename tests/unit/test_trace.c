@@ -130,7 +130,7 @@ static const char *text(const json_t *o, const char *key)
 }
 
 /* Every event has a process and a thread that have a name; times rise; spans have an
- * end. Returns the list of events that are no names. */
+ * end, arrows a beginning of their number. Returns the list of spans and counters. */
 static json_t *checked(json_t *root)
 {
     json_t *events = json_object_get(root, "traceEvents"), *names = json_object(),
@@ -145,21 +145,42 @@ static json_t *checked(json_t *root)
 
         snprintf(key, sizeof(key), "%g %g", at(v, "pid"), at(v, "tid"));
         if (!strcmp(ph, "M")) {
+            if (strstr(text(v, "name"), "sort_index"))
+                continue;
             assert_true(*text(json_object_get(v, "args"), "name"));
             if (!strcmp(text(v, "name"), "thread_name"))
                 json_object_set_new(names, key, json_true());
             continue;
         }
-        assert_true(!strcmp(ph, "X") || !strcmp(ph, "C"));
         assert_non_null(json_object_get(names, key));
         assert_true(at(v, "ts") >= last);
         last = at(v, "ts");
+        assert_true(*text(v, "cat"));
+        if (!strcmp(ph, "s") || !strcmp(ph, "f")) {
+            snprintf(key, sizeof(key), "flow %.17g", at(v, "id"));
+            if (*ph == 's')
+                json_object_set_new(names, key, json_true());
+            assert_non_null(json_object_get(names, key));
+            continue;
+        }
+        assert_true(!strcmp(ph, "X") || !strcmp(ph, "C"));
         assert_true(json_is_integer(json_object_get(v, "dur")) == (*ph == 'X'));
         assert_true(at(v, "dur") >= 0);
         json_array_append(out, v);
     }
     json_decref(names);
     return out;
+}
+
+static int n_flows(const json_t *root)
+{
+    const json_t *events = json_object_get(root, "traceEvents");
+    int n = 0;
+
+    for (size_t i = 0; i < json_array_size(events); i++)
+        n += *text(json_array_get(events, i), "ph") == 's' ||
+             *text(json_array_get(events, i), "ph") == 'f';
+    return n;
 }
 
 static void test_json(void **state)
@@ -169,10 +190,10 @@ static void test_json(void **state)
             {TRACE_ITEM, -1, 90, 0, 4, 11, 0, 16}, /* its step is told later */
             {TRACE_ITEM, -1, 90, 0, 5, 11, 33, 1},
             {TRACE_LOAD, -1, 95, 0, 0, 11, 2, 1},
-            {TRACE_RANK, 1, 101, 7, 0, 1, 2, 17},
+            {TRACE_RANK, 1, 101, 7, 0, 11, 2, 17},
             {TRACE_EXPERT, 1, 103, 2, 0, 0, 5, 0},
             {TRACE_STEP, -1, 100, 10, 0, 11, 2, 17},
-            {TRACE_QUEUE, -1, 70, 20, 4, 0, 0, 0},
+            {TRACE_QUEUE, -1, 70, 20, 4, 0, 2, 0},
             {TRACE_ITEM, -1, 120, 0, 4, 12, 16, 1}, /* its step is not over */
         },
                                     second[] = {{TRACE_RANK, 0, 80, 5, 0, 1, 1, 1}};
@@ -205,6 +226,13 @@ static void test_json(void **state)
             assert_true(spans && at(x, "ts") == 30 && at(x, "dur") == 10);
     }
     assert_true(at(json_object_get(root, "otherData"), "dropped_events") == 3);
+    /* the last that was kept is of 120, the first began at 70 */
+    assert_float_equal(at(json_object_get(root, "otherData"), "full_after_s"), 50e-6,
+                       1e-9);
+    assert_string_equal(text(json_object_get(json_array_get(list, 0), "args"), "end"),
+                        "canceled");
+    assert_true(at(json_object_get(json_array_get(list, 0), "args"), "request") == 4);
+    assert_int_equal(n_flows(root), 2); /* step 11 to rank 1; rank 0's step is not told */
     json_decref(list);
     json_decref(root);
     buf_done(&b);
