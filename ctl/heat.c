@@ -184,6 +184,12 @@ static void head(const struct heat *h)
                num(h->o, "moves_done"), num(h->o, "moves_aborted"), bytes,
                num(h->o, "added_mean_us") / 1e3);
     buf_putc(&b, '\n');
+    show_value(json_object_get(h->o, "step_bytes"), "bytes", bytes, sizeof(bytes));
+    buf_printf(&b, "copies at most %s beside a step", bytes);
+    if (json_is_number(json_object_get(h->o, "slack_us")))
+        buf_printf(&b, ", of which the TPOT objective leaves %.2f ms",
+                   num(h->o, "slack_us") / 1e3);
+    buf_putc(&b, '\n');
     if (num(h->o, "plan") > 0) {
         json_array_foreach(moves, i, m) done += !strcmp(str(m, "state"), "done");
         buf_printf(&b, "plan   %.0f is under way: %d of %d moves done\n",

@@ -182,6 +182,8 @@ static void put_instance(struct conn *c, struct jw *w, const struct experts_view
     jw_kint(w, "bytes_moved", (int64_t)v->bytes);
     jw_kint(w, "added_mean_us", v->added_mean_us);
     jw_kint(w, "added_max_us", v->added_max_us);
+    put_knum(w, "slack_us", v->slack_us);
+    jw_kint(w, "step_bytes", v->step_bytes);
     jw_kint(w, "plan", (int64_t)v->plan);
     put_moves(w, v);
     put_devices(c, w, v);

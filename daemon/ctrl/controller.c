@@ -427,6 +427,7 @@ void controller_over(struct controller *c, uint64_t plan, bool whole, int64_t no
         m->foreseen = m->predicted;
     }
     c->hand = 0;
+    c->shared_us = INT64_MIN; /* the copies share equally now: better ones at once */
 }
 
 uint64_t controller_in_hand(const struct controller *c) { return c->hand; }

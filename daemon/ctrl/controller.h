@@ -4,8 +4,9 @@
  * Pure: what was counted, the routes, limits and a clock in; actions out. It touches no
  * engine; the caller carries actions out and says what became of them. Of four time
  * scales: the choice per batch is the runtime's, within shares given here; seconds
- * (share_every_us): shares of the copies there are; minutes (dwell_us): copies added,
- * moved, retired by the incremental planner; on request: a plan from nothing.
+ * (share_every_us, and at once when a plan is over): shares of the copies there are;
+ * minutes (dwell_us): copies added, moved, retired by the incremental planner; on
+ * request: a plan from nothing.
  *
  * Loads are kept per layer: a quick mean for shares, a mean since the loads last changed
  * in kind (a regime), and a long mean. Copies are planned by the regime's mean once it

@@ -322,7 +322,7 @@ static double slack_us(const struct expert_set *s)
 {
     if (!s->tpot_us)
         return NO_OBJECTIVE_US;
-    return s->step_us < (double)s->tpot_us ? (double)s->tpot_us - s->step_us : -1;
+    return (double)s->tpot_us - s->step_us;
 }
 
 /* While a plan is in hand the loader follows what steps leave. */

@@ -155,6 +155,10 @@ struct experts_view {
     int n_history;
     uint64_t n_done, n_aborted, n_stalled, bytes;
     int64_t added_mean_us, added_max_us; /* step time during the last move, less before */
+    /* What the TPOT objective leaves of a step, < 0 where it is missed; NAN: there is no
+     * objective. And the most that may be copied beside a step, by that. */
+    double slack_us;
+    int64_t step_bytes;
 };
 int experts_view(struct experts *x, const char *instance, struct experts_view *ret,
                  struct err *e);

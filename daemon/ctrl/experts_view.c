@@ -1,5 +1,6 @@
 /* daemon/ctrl/experts_view.c - what is known of an instance's experts, copied for those
  * who show it. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,8 @@ static void copy_rest(const struct expert_set *s, struct experts_view *v)
     v->bytes = s->bytes;
     v->added_mean_us = s->added_mean_us;
     v->added_max_us = s->added_max_us;
+    v->slack_us = s->tpot_us ? s->l.slack_us : NAN;
+    v->step_bytes = controller_pace(&s->l, s->expert_bytes);
 }
 
 static void make(const struct expert_set *s, struct experts_view *v)

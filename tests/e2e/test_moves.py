@@ -179,6 +179,7 @@ def test_a_hot_topic_is_answered(moe):
     assert [ask(moe, i) for i in range(4)] == want
     x, m = shown(moe), moe.metrics()
     assert x["moves_aborted"] == 0 and x["bytes_moved"] > 0
+    assert x["slack_us"] is None and x["step_bytes"] >= x["expert_bytes"]  # no objective
     assert maps(moe) != loaded
     changed = [y for y, was in zip(x["layers"], loaded) if y["map"] != was]
     assert any(y["balancedness"] > y["balancedness_loaded"] for y in changed)

@@ -236,6 +236,26 @@ static void hot_topic(void **st)
     end(w);
 }
 
+/* After a plan the copies share equally, until shares follow: at once, however seldom
+ * they are looked at otherwise. */
+static void shares_follow(void **st)
+{
+    struct world *w = begin();
+    (void)st;
+
+    w->lim.share_every_us = 10 * DWELL;
+    topic(w, 1);
+    while (!w->plans && w->now < 8000 * SECOND)
+        round_of(w);
+    assert_int_equal(w->plans, 1);
+    int before = w->shares;
+    while (w->n_move)
+        round_of(w);
+    assert_true(w->shares > before); /* in the round in which it was over */
+    assert_true(balanced(w) > 0.9);
+    end(w);
+}
+
 static void alternating(void **st)
 {
     static const double parts[] = {0.1, 0.3, 0.6, 0.9};
@@ -595,5 +615,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(on_request),
     cmocka_unit_test(held),
     cmocka_unit_test(few_layers_at_once),
+    cmocka_unit_test(shares_follow),
 };
 TEST_MAIN("controller", tests)

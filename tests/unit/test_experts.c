@@ -26,7 +26,9 @@ struct engine {
     struct move got[MOST];
     int n_got, n_shares, n_cancel;
     bool deaf, counts_none;
-    double load[L * X], sum[L * X], steps;
+    double load[L * X], sum[L * X], steps, step_ms, in_steps_us;
+    int64_t step_bytes; /* as told last */
+    int n_paced;        /* orders that said no more than that */
     struct routes *map; /* as the engine has it */
     uint8_t out[D];
     int64_t now;
@@ -39,6 +41,9 @@ static bool on_send(void *arg, const struct wire_expert_orders *o)
     if (g->deaf)
         return false;
     g->n_cancel += o->h.cancel;
+    g->n_paced += o->h.step_bytes > 0 && !o->h.n_moves;
+    if (o->h.step_bytes > 0)
+        g->step_bytes = o->h.step_bytes;
     g->n_shares += o->h.n_layers;
     for (int i = 0; i < o->h.n_moves && g->n_got < MOST; i++)
         g->got[g->n_got++] = o->moves[i];
@@ -52,7 +57,8 @@ static bool on_read(void *arg, int n_layer, int n_expert, struct experts_counts 
     assert_int_equal(n_layer * n_expert, L * X);
     if (g->counts_none)
         return false;
-    ret->steps[CONTROLLER_DECODE] = g->steps;
+    ret->steps[CONTROLLER_DECODE] = ret->all_steps = g->steps;
+    ret->step_us = g->in_steps_us;
     for (int i = 0; i < L * X; i++) {
         ret->tokens[CONTROLLER_DECODE][i] = g->sum[i];
         ret->service_us[CONTROLLER_DECODE][i] = g->sum[i] * 10;
@@ -135,13 +141,15 @@ static void made(struct engine *g, uint64_t order, struct experts_progress *p)
     }
 }
 
-/* So many seconds of 100 steps each. */
+/* So many seconds of steps: of 10 ms, if nothing else was said. */
 static void run(struct engine *g, int seconds)
 {
     for (int s = 0; s < seconds; s++) {
-        g->steps += 100;
+        double n = 1000 / (g->step_ms > 0 ? g->step_ms : 10);
+        g->steps += n;
+        g->in_steps_us += n * g->step_ms * 1000;
         for (int i = 0; i < L * X; i++)
-            g->sum[i] += g->load[i];
+            g->sum[i] += g->load[i] * n / 100;
         g->now += SEC;
         experts_tick(g->x, g->now);
     }
@@ -489,6 +497,139 @@ static void test_cordoned(void **state)
     end(&g);
 }
 
+/* Bytes that may be copied beside a step follow what the objective leaves of it. */
+static void test_pace(void **state)
+{
+    (void)state;
+    static const struct {
+        double step_ms;
+        int64_t want;
+    } turns[] = {
+        /* a tenth of the slack at 300 MB/s, as long as nothing was measured; where there
+         * is no slack, an expert in 256 steps */
+        {18, 60000},
+        {19.5, 15000},
+        {20, (1 << 20) / 256 + 1},
+        {45, (1 << 20) / 256 + 1},
+        {10, 300000},
+        {0.001, 599970},
+    };
+    struct engine g;
+    struct experts_view v;
+
+    begin(&g, CONTROLLER_AUTO);
+    g.conf.slo.tpot_ms = 20;
+    experts_conf(g.x, &g, &g.conf);
+    g.step_ms = 10;
+    run(&g, 300);
+    assert_true(g.n_got > 0); /* a plan is in hand, and stays so */
+    assert_int_equal(g.step_bytes, 300000);
+    assert_int_equal(g.n_paced, 0);
+    for (size_t i = 0; i < sizeof(turns) / sizeof(*turns); i++) {
+        int before = g.n_paced;
+        g.step_ms = turns[i].step_ms;
+        run(&g, 3);
+        if (llabs(g.step_bytes - turns[i].want) > 1)
+            fail_msg("steps of %g ms: %lld bytes, not %lld", g.step_ms,
+                     (long long)g.step_bytes, (long long)turns[i].want);
+        assert_true(g.n_paced <= before + 1); /* once, and only what is news */
+        view(&g, &v);
+        assert_int_equal(v.step_bytes, g.step_bytes);
+        assert_true(v.slack_us > 20000 - 1000 * g.step_ms - 1 &&
+                    v.slack_us < 20000 - 1000 * g.step_ms + 1);
+        experts_view_done(&v);
+    }
+    end(&g);
+    begin(&g, CONTROLLER_AUTO); /* without an objective nothing is held back */
+    g.step_ms = 45;
+    run(&g, 300);
+    assert_true(g.n_got > 0 && g.step_bytes >= 1 << 20);
+    view(&g, &v);
+    assert_true(v.slack_us != v.slack_us);
+    experts_view_done(&v);
+    end(&g);
+}
+
+/* An engine whose loader copies what it is told beside each step, one move after the
+ * other, and gives up one that takes longer than 30 s. Until the plan is over; how long
+ * that took, s. */
+static int load_all(struct engine *g)
+{
+    struct experts_view v;
+    int64_t began = g->now, first = g->now;
+    double bytes = 0;
+
+    for (int i = 0; i < g->n_got;) {
+        const struct move *m = &g->got[i];
+        int loads = 0;
+        for (int k = 0; k < m->n; k++)
+            loads += m->put[k].expert >= 0;
+        run(g, 1);
+        bytes += 1000 / g->step_ms * (double)g->step_bytes;
+        if (!g->n_cancel && bytes >= (double)(loads << 20)) {
+            make(g, m);
+        } else if (g->n_cancel || g->now - began >= 30 * SEC) {
+            news(g, m, MOVE_ABORTED,
+                 g->n_cancel ? "queued: it was called back"
+                             : "loading: not done within 30.0 s");
+        } else
+            continue;
+        began = g->now;
+        bytes = 0;
+        i++;
+    }
+    view(g, &v);
+    assert_int_equal(v.plan, 0);
+    assert_memory_equal(v.map, g->map->layer[0].expert, SLOTS * sizeof(*v.map));
+    experts_view_done(&v);
+    return (int)((g->now - first) / SEC);
+}
+
+/* No slack from the middle of a plan on: it goes on slowly and is made; is given up by
+ * the deadline of a move; or by that of the plan. Meanwhile no other is begun. */
+static void test_no_slack(void **state)
+{
+    (void)state;
+    static const struct {
+        double step_ms;
+        int deadline_s, done, stalled; /* done: -1 = some, but not all */
+    } cases[] = {{30, 600, 1, 0}, {400, 600, 0, 1}, {60, 40, -1, 0}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct engine g;
+        struct experts_view v;
+        int n;
+
+        begin(&g, CONTROLLER_AUTO);
+        g.conf.slo.tpot_ms = 20;
+        g.conf.experts.deadline_s = cases[i].deadline_s;
+        experts_conf(g.x, &g, &g.conf);
+        g.step_ms = 10;
+        while (!g.n_got && g.now < 2000 * SEC)
+            run(&g, 1);
+        n = g.n_got;
+        assert_true(n > 2);
+        g.step_ms = cases[i].step_ms;
+        run(&g, 1);
+        assert_true(load_all(&g) <= cases[i].deadline_s + 30);
+        view(&g, &v);
+        assert_int_equal(v.n_stalled, cases[i].stalled);
+        assert_int_equal(v.n_done + v.n_aborted, n);
+        if (cases[i].done >= 0)
+            assert_int_equal(v.n_done, cases[i].done ? n : 0);
+        else
+            assert_true(v.n_done > 0 && v.n_aborted > 0 && told(&v, "call-back") == 1);
+        experts_view_done(&v);
+        run(&g, 300);
+        assert_int_equal(g.n_got, n);
+        g.out[2] = 1; /* but what has to be is, and as slowly */
+        run(&g, 2);
+        assert_true(g.n_got > n);
+        assert_int_equal(g.step_bytes, (1 << 20) / 256 + 1);
+        end(&g);
+    }
+}
+
 static void test_no_counts(void **state)
 {
     (void)state;
@@ -506,6 +647,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_aborted),        cmocka_unit_test(test_engine_gone),
     cmocka_unit_test(test_operator),       cmocka_unit_test(test_overtaken),
     cmocka_unit_test(test_no_counts),      cmocka_unit_test(test_cordoned),
-    cmocka_unit_test(test_frozen_is_kept),
+    cmocka_unit_test(test_frozen_is_kept), cmocka_unit_test(test_pace),
+    cmocka_unit_test(test_no_slack),
 };
 TEST_MAIN("experts", tests)
