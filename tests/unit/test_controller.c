@@ -243,7 +243,8 @@ static void shares_follow(void **st)
     struct world *w = begin();
     (void)st;
 
-    w->lim.share_every_us = 10 * DWELL;
+    w->lim.share_every_us = DWELL;
+    w->lim.share_gain = 0.001;
     topic(w, 1);
     while (!w->plans && w->now < 8000 * SECOND)
         round_of(w);
