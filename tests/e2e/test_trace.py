@@ -191,8 +191,8 @@ def test_of_one_request(rack, tmp_path):
 def test_of_one_that_is_canceled(rack, tmp_path):
     path = tmp_path / "d.json"
     said = []
-    with Load(rack, max_tokens=460) as load:
-        long = long_one(rack, 460)
+    with Load(rack, max_tokens=15000) as load:
+        long = long_one(rack, 15000)
         t = threading.Thread(target=lambda: said.append(llmctl(rack, "trace", long["label"], str(path))))
         t.start()
         wait_for(lambda: [r for r in rack.local("/api/v1/journal?limit=20")["journal"]
