@@ -181,7 +181,8 @@ static int run_piece(struct piece *p, struct backend *b)
     for (int row = 0; row < p->t->rows; row += step, began = now_us()) {
         int left = p->t->rows - row;
 
-        fault_hold(p->j->kind == EXPERTLOAD_LOAD ? "expert_load" : "expert_check", 0);
+        if (fault_hold(p->j->kind == EXPERTLOAD_LOAD ? "expert_load" : "expert_check", 0))
+            return err_set(&p->j->why, ERR_IO, "a test lets it fail");
         step = left < step ? left : step;
         if (slice(p, row, step) < 0 || rest(p, began, row_bytes(p->t) * (size_t)step) < 0)
             return -1;

@@ -255,7 +255,10 @@ static int flip(struct rank *r, struct ranks_change *c)
     for (int i = 0; i < c->n; i++)
         if (rank_has_expert_slot(r, c->layer, c->put[i].rank))
             forward_slot_swap(r->f, c->layer, c->put[i].slot, c->put[i].w);
-    fault_hold("expert_flip", r->index);
+    if (fault_hold("expert_flip", r->index)) {
+        err_set(&r->why, ERR_DEVICE, "a test lets it fail");
+        return fail(r);
+    }
     if (forward_route_set(r->f, c->layer, c->routes, &r->why) < 0)
         return fail(r);
     *generation(r, c->routes, c->layer) = c->routes->layer[c->layer].generation;
@@ -284,13 +287,16 @@ int rank_change(struct rank *r, struct ranks_change *c)
                                          [RANKS_VOTE] = "expert_vote",
                                          [RANKS_FLIP] = "expert_turn",
                                          [RANKS_FREE] = "expert_free"};
+    bool let = fault_hold(points[c->kind], r->index);
     int rc;
 
     r->refused = false;
-    fault_hold(points[c->kind], r->index);
     if (c->kind == RANKS_FLIP)
         return flip(r, c);
-    rc = c->kind == RANKS_VOTE ? vote(r, c) : try_or_free(r, c);
+    if (let)
+        rc = err_set(&r->no, ERR_DEVICE, "a test lets it fail");
+    else
+        rc = c->kind == RANKS_VOTE ? vote(r, c) : try_or_free(r, c);
     r->refused = rc < 0;
     return rc;
 }

@@ -43,9 +43,15 @@ struct rig {
 
 static int64_t now(void) { return clock_now_us(clock_real()); }
 
+/* Told of all news too; NULL: nobody is. */
+static void (*rig_news)(const struct moves_news *n);
+
 static void on_news(void *arg, const struct moves_news *n)
 {
     struct rig *r = arg;
+
+    if (rig_news)
+        rig_news(n);
 
     r->last = n->state;
     r->n_done += n->state == MOVE_DONE;
