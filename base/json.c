@@ -44,6 +44,8 @@ int js_parse(const char *text, size_t n, const struct js_limits *lim, json_t **r
     json_error_t je;
     json_t *v;
 
+    if (n == 0)
+        return err_set(e, ERR_SYNTAX, "it is empty and must be JSON");
     if (lim && lim->max_bytes && n > lim->max_bytes)
         return err_set(e, ERR_TOOBIG, "JSON of %zu bytes is over the limit of %zu bytes",
                        n, lim->max_bytes);

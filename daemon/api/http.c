@@ -168,6 +168,19 @@ static int fit_descriptors(struct rules *r, struct err *e)
                          have);
 }
 
+/* %00 would end the path before its end: what names and texts may not have takes its
+ * place. */
+static size_t unescape(void *arg, struct MHD_Connection *mhd, char *s)
+{
+    size_t n = MHD_http_unescape(s);
+
+    (void)arg, (void)mhd;
+    for (size_t i = 0; i < n; i++)
+        if (!s[i])
+            s[i] = '\x01';
+    return n;
+}
+
 static int start_listener(struct listener *l, int n_threads, struct err *e)
 {
     const struct rules *r = l->h->rules;
@@ -179,6 +192,7 @@ static int start_listener(struct listener *l, int n_threads, struct err *e)
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, READ_POOL, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, r->idle_us / 1000000, NULL},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)serve_completed, l},
+        {MHD_OPTION_UNESCAPE_CALLBACK, (intptr_t)unescape, NULL},
         {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)link_notify, l},
         {n_threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, n_threads, NULL},
         {MHD_OPTION_END, 0, NULL},

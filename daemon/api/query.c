@@ -52,7 +52,8 @@ static int read_number(const struct query_row *d, const char *text, int64_t *ret
     /* no sign, no space, no zero before: one number has one form */
     if (n == 0 || n > 18 || strspn(text, "0123456789") != n || (n > 1 && text[0] == '0'))
         return err_param(e, ERR_INVALID, d->name,
-                         "%s must be a whole number, found '%.32s'", d->name, text);
+                         "%s must be a whole number from %lld to %lld, found '%.32s'",
+                         d->name, (long long)d->min, (long long)d->max, text);
     if (errno || *end || v < d->min || v > d->max)
         return err_param(e, ERR_RANGE, d->name, "%s must be %lld to %lld, found %.32s",
                          d->name, (long long)d->min, (long long)d->max, text);

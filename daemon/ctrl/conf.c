@@ -106,10 +106,7 @@ static void *name_of_key(struct walk *w, enum conf_group g, const struct tree_no
     void *entry;
 
     if (!conf_name_ok(key->s, key->n)) {
-        conf_fault(w->faults, key->from, path,
-                   "'%.64s' is no name; lower-case letters, digits, - _ and . would be "
-                   "right, at most 63, a letter or digit first",
-                   key->s);
+        conf_fault(w->faults, key->from, path, "'%.64s' " CONF_NAME_RULE, key->s);
         return NULL;
     }
     entry = name_entry(w, g, key->s, key->n);

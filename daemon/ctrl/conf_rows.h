@@ -67,6 +67,9 @@ bool conf_row_nearest(const char *pattern, const char *word, char ret[64]);
  * there is none. Names may hold dots. */
 const struct conf_row *conf_row_of_path(const char *path, char name[64]);
 bool conf_name_ok(const char *s, size_t n);
+#define CONF_NAME_RULE                                                                   \
+    "is no name; lower-case letters, digits, - _ and . would be right, at most 63, a "   \
+    "letter or digit first"
 /* May stand in a text or a value; -1 = not well-formed UTF-8, 0 = may not, else the
  * bytes of the character. */
 int conf_char(const unsigned char *s, size_t n);

@@ -400,6 +400,9 @@ static int no_directive(const char *path, struct err *e)
             memcpy(near, at, sizeof(near));
         }
     }
+    if (best == 0) /* all is right but the name */
+        return err_param(e, ERR_INVALID, "path", "'%.*s' " CONF_NAME_RULE,
+                         (int)(strcspn(name, ".") < 64 ? strcspn(name, ".") : 64), name);
     if (best <= 1 + n / 4)
         return err_param(e, ERR_INVALID, "path",
                          "there is no directive '%.120s'; did you mean %s?", path, near);

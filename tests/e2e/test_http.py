@@ -48,6 +48,15 @@ def test_unknown_path_is_json_404(rack):
         assert error_of(body)["code"] == "not_found"
 
 
+def test_a_path_does_not_end_at_a_nul(rack):
+    for path in "/v1/models%00", "/v1/models/%00/x", "/v1%00/models":
+        status, _, body = rack.get(path)
+        assert status == 404, path
+    status, _, body = rack.local_request("GET", "/api/v1/journal?limit=-5")
+    assert status == 400
+    assert "must be a whole number from 1 to " in error_of(body)["message"]
+
+
 def test_wrong_method_names_the_right_one(rack):
     status, h, body = rack.get(CHAT)
     assert status == 405 and h["Allow"] == "POST"
@@ -143,7 +152,8 @@ def test_any_content_type_and_chunked_bodies(rack):
 def test_bad_json_is_400(rack, body):
     status, _, data = rack.request("POST", TEXT, body)
     assert status == 400
-    error_of(data)
+    said = error_of(data)["message"]
+    assert body or said == "body: it is empty and must be JSON"
 
 
 def test_long_bodies_are_worked_on_elsewhere(rack):

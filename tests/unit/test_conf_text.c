@@ -125,6 +125,10 @@ static void sentences(void **st)
     assert_string_equal(e.msg, "there is no directive 'instances.main.step_tk'; did you "
                                "mean instances.main.step_tok?");
     assert_int_equal(e.code, ERR_INVALID);
+    assert_null(conf_text_set("", "instances.größe.step_tok", "3", &e));
+    assert_string_equal(
+        e.msg, "'größe' is no name; lower-case letters, digits, - _ and . would be "
+               "right, at most 63, a letter or digit first");
     assert_null(conf_text_set("", "limits.drain_s", "-1", &e));
     assert_string_equal(e.msg, "limits.drain_s: -1 is out of range; from 0 to 86400 s "
                                "would be right");
