@@ -164,6 +164,20 @@ static int device_width(const struct heat *h)
 
 /* ---- above all ---- */
 
+/* Has any layer that is shown a load? */
+static bool counted(const struct heat *h)
+{
+    const json_t *l;
+    size_t i;
+
+    json_array_foreach(json_object_get(h->o, "layers"), i, l)
+    {
+        if (mean(l, "load", h->experts) > 0)
+            return true;
+    }
+    return false;
+}
+
 static void head(const struct heat *h)
 {
     const json_t *moves = json_object_get(h->o, "moves"), *m;
@@ -180,9 +194,14 @@ static void head(const struct heat *h)
                str(h->o, "policy"),
                json_is_true(json_object_get(h->o, "frozen")) ? ", frozen" : "");
     show_value(json_object_get(h->o, "bytes_moved"), "bytes", bytes, sizeof(bytes));
-    buf_printf(&b, "moves  %.0f done, %.0f aborted, %s; the last added %.2f ms to a step",
-               num(h->o, "moves_done"), num(h->o, "moves_aborted"), bytes,
-               num(h->o, "added_mean_us") / 1e3);
+    if (num(h->o, "moves_done") + num(h->o, "moves_aborted") > 0)
+        buf_printf(&b, "moves  %.0f done, %.0f aborted, %s", num(h->o, "moves_done"),
+                   num(h->o, "moves_aborted"), bytes);
+    else
+        buf_puts(&b, "moves  none yet");
+    if (num(h->o, "added_mean_us") != 0)
+        buf_printf(&b, "; the last added %.2f ms to a step",
+                   num(h->o, "added_mean_us") / 1e3);
     buf_putc(&b, '\n');
     show_value(json_object_get(h->o, "step_bytes"), "bytes", bytes, sizeof(bytes));
     buf_printf(&b, "copies at most %s beside a step", bytes);
@@ -190,6 +209,9 @@ static void head(const struct heat *h)
         buf_printf(&b, ", of which the TPOT objective leaves %.2f ms",
                    num(h->o, "slack_us") / 1e3);
     buf_putc(&b, '\n');
+    if (!counted(h))
+        buf_puts(&b,
+                 "loads  none were counted yet: requests, and a moment, are needed\n");
     if (num(h->o, "plan") > 0) {
         json_array_foreach(moves, i, m) done += !strcmp(str(m, "state"), "done");
         buf_printf(&b, "plan   %.0f is under way: %d of %d moves done\n",

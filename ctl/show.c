@@ -118,6 +118,8 @@ static void format_number(const json_t *v, const char *fmt, char *out, size_t ca
         scaled(d, 1000, counts, out, cap);
     else if (!strcmp(fmt, "pct"))
         snprintf(out, cap, "%.1f %%", 100 * d);
+    else if (!strcmp(fmt, "part")) /* of one */
+        snprintf(out, cap, "%.3f", d);
     else if (!strcmp(fmt, "ms") && d >= 10000)
         snprintf(out, cap, "%.1f s", d / 1000);
     else if (!strcmp(fmt, "ms"))

@@ -1,6 +1,7 @@
 /* daemon/ctrl/controller.c - when something is done. */
 #include "daemon/ctrl/controller.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@ struct controller *controller_new(int n_layer, int n_expert, int n_rank, int n_s
     for (size_t i = 0; i < sizeof(means) / sizeof(*means); i++)
         *means[i] = xcalloc(n, sizeof(double));
     c->scratch = xcalloc((size_t)n_expert, sizeof(*c->scratch));
+    c->rows = xcalloc((size_t)n_layer, sizeof(*c->rows));
     c->layer = xcalloc((size_t)n_layer, sizeof(*c->layer));
     for (int i = 0; i < n_layer; i++)
         c->layer[i].acted_us = INT64_MIN;
@@ -60,6 +62,7 @@ void controller_free(struct controller *c)
     free(c->sample);
     free(c->plan);
     free(c->scratch);
+    free(c->rows);
     free(c->layer);
     free(c->map);
     free(c->before);
@@ -318,8 +321,8 @@ static int from_nothing(struct controller *c, const struct controller_devices *d
         rc = expertplan_diff(&a, c->map, want, &c->moves, e);
     if (rc == 0) {
         controller_say(c, &a, l);
-        c->act.apart_before = expertplan_apart(&a, c->map);
-        c->act.apart_after = expertplan_apart(&a, c->moves.map);
+        c->act.apart_before = a.with ? expertplan_apart(&a, c->map) : NAN;
+        c->act.apart_after = a.with ? expertplan_apart(&a, c->moves.map) : NAN;
         snprintf(c->act.why, sizeof(c->act.why), "asked for: a plan from nothing by %s",
                  m == CONTROLLER_EPLB ? "EPLB" : "the planner");
     }

@@ -113,7 +113,7 @@ struct controller_actions {
     int n_layer;
     int64_t bytes, bytes_per_step; /* the second: most that a step may copy, > 0 */
     /* Of a plan from nothing: what of the ways of rows leads to another host, before and
-     * after, 0 to 1 (expertplan_apart). 0 without affinity data. */
+     * after, 0 to 1 (expertplan_apart). NAN without affinity data. */
     double apart_before, apart_after;
     uint64_t call_back; /* a plan in hand to abort to its last whole group; 0 */
     const struct controller_outcome *outcome;

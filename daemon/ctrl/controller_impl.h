@@ -7,6 +7,7 @@
 
 struct layer_mind {
     double age_us;    /* that the loads have been of this kind */
+    double rows;      /* assignments counted, in all */
     int64_t acted_us; /* a plan for it was made or was over; INT64_MIN: never */
     double balance;   /* at the last look */
     bool chosen;      /* for the plan that is being made */
@@ -25,6 +26,7 @@ struct controller {
      * was when the regime began */
     double *quick, *regime, *slow, *ref, *sample;
     double *scratch;   /* [n_expert] */
+    double *rows;      /* [n_layer]: assignments of the sample */
     double *plan;      /* what was planned by last */
     double seen_us;    /* how long anything was counted for */
     double between_us; /* mean time between changes of the loads; 0: not known */

@@ -11,7 +11,10 @@
 
 #include "topo/expertplan.h"
 
-enum { QUICK = 16 /* the quick mean's time is a dwell time by this */, SLOW = 8 };
+/* QUICK: the quick mean's time is a dwell time by this, or as long as it takes to count
+ * ENOUGH assignments for each expert: of fewer, chance alone makes two means point
+ * elsewhere. */
+enum { QUICK = 16, SLOW = 8, ENOUGH = 32 };
 static const double alike = 0.9; /* cosine */
 
 /* Of both phases: us of service and how many of their tokens were timed. */
@@ -37,6 +40,7 @@ static bool take_sample(struct controller *c, const struct controller_series *s,
     if (!(steps > 0) || !(s->span_us > 0))
         return false;
     memset(c->sample, 0, n * sizeof(*c->sample));
+    memset(c->rows, 0, (size_t)c->n_layer * sizeof(*c->rows));
     for (int p = 0; p < CONTROLLER_PHASES; p++) {
         double weight =
             2 * (p == CONTROLLER_PREFILL ? prefill_share : 1 - prefill_share) / steps;
@@ -45,6 +49,8 @@ static bool take_sample(struct controller *c, const struct controller_series *s,
             double timed = 0;
             for (int i = 0; us && i < c->n_expert; i++)
                 timed += s->tokens[p][at + i] > 0 ? us[i] : 0;
+            for (int i = 0; i < c->n_expert; i++)
+                c->rows[at / (size_t)c->n_expert] += fmax(s->tokens[p][at + i], 0);
             expertplan_weights(s->tokens[p] + at, us, c->n_expert, c->scratch);
             for (int i = 0; i < c->n_expert; i++) {
                 double v = weight * c->scratch[i] * (timed > 0 ? 1 : per_token);
@@ -86,9 +92,13 @@ static void fold_layer(struct controller *c, int layer, double dt, double dwell)
     struct layer_mind *m = &c->layer[layer];
     const double *now = c->sample + at;
     int n = c->n_expert;
+    double few = c->rows[layer] / ((double)ENOUGH * n);
+    double quick = weight(dt, c->seen_us, dwell / QUICK);
 
     m->age_us += dt;
-    mean(c->quick + at, now, n, weight(dt, c->seen_us, dwell / QUICK));
+    m->rows += c->rows[layer];
+    few = m->rows > c->rows[layer] ? fmax(few, c->rows[layer] / m->rows) : 1;
+    mean(c->quick + at, now, n, fmin(quick, few));
     mean(c->slow + at, now, n, weight(dt, c->seen_us, dwell * SLOW));
     mean(c->regime + at, now, n, weight(dt, m->age_us, dwell));
     if (c->seen_us <= dt) { /* the first */

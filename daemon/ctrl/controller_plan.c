@@ -41,8 +41,11 @@ struct expert_ask controller_ask(const struct controller *c,
 void controller_clear(struct controller *c)
 {
     expertplan_moves_done(&c->moves);
-    c->act = (struct controller_actions){
-        .share = c->share, .layer = c->said, .outcome = c->outcome};
+    c->act = (struct controller_actions){.share = c->share,
+                                         .layer = c->said,
+                                         .outcome = c->outcome,
+                                         .apart_before = NAN,
+                                         .apart_after = NAN};
 }
 
 /* The heaviest load of a layer with the best shares. */

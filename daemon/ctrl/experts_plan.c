@@ -3,6 +3,7 @@
  * Groups of a plan are moves of the engine, in their order. It has all of them at once
  * and does one after the other. The mirror follows at the flip. When one is aborted those
  * behind it are given up too, since they were planned on it. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -238,6 +239,7 @@ static void tell_end(struct expert_set *s, const struct experts_move *v,
 {
     bool done = m->state == MOVE_DONE;
     struct experts_event ev = experts_event("move", s->plan);
+    char steps[96] = "no step ran meanwhile";
 
     ev.move = m->id;
     ev.layer = m->layer;
@@ -247,15 +249,17 @@ static void tell_end(struct expert_set *s, const struct experts_move *v,
     }
     ev.bytes = done ? m->bytes : 0;
     ev.predicted_us = v->gain_us;
+    if (!isnan(ev.added_us))
+        snprintf(steps, sizeof(steps),
+                 "steps took %lld us (longest %lld), before %lld (%lld)",
+                 (long long)m->during_mean_us, (long long)m->during_max_us,
+                 (long long)m->before_mean_us, (long long)m->before_max_us);
     if (done)
-        snprintf(
-            ev.text, sizeof(ev.text),
-            "move %llu, layer %d: done in %.3f s, %lld bytes, predicted %.0f us a step; "
-            "steps took %lld us (longest %lld), before %lld (%lld)",
-            (unsigned long long)m->id, m->layer, (double)m->all_us / 1e6,
-            (long long)m->bytes, v->gain_us, (long long)m->during_mean_us,
-            (long long)m->during_max_us, (long long)m->before_mean_us,
-            (long long)m->before_max_us);
+        snprintf(ev.text, sizeof(ev.text),
+                 "move %llu, layer %d: done in %.3f s, %lld bytes, predicted %.0f us a "
+                 "step; %s",
+                 (unsigned long long)m->id, m->layer, (double)m->all_us / 1e6,
+                 (long long)m->bytes, v->gain_us, steps);
     else
         snprintf(ev.text, sizeof(ev.text),
                  "move %llu, layer %d: the old map stays: %.150s",

@@ -185,7 +185,8 @@ def test_a_hot_topic_is_answered(moe):
     assert any(y["balancedness"] > y["balancedness_loaded"] for y in changed)
     assert any(r == "ok" and "predicted" in d for r, d in journal(moe, "experts.plan"))
     moves = journal(moe, "experts.move")
-    assert len(moves) >= 1 and all(r == "ok" and "steps took" in d for r, d in moves)
+    assert all(r == "ok" and ("steps took" in d or "no step ran" in d) for r, d in moves)
+    assert any("steps took" in d for r, d in moves)
     told = history(moe, "outcome")
     assert told[-1]["predicted_us"] is not None and told[-1]["realised_us"] is not None
     assert m['llmrack_expert_moves_total{result="done"}'] == x["moves_done"]

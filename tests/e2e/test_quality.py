@@ -28,7 +28,7 @@ def rack(tmp_path_factory):
 
 def llmctl(rack, *words):
     p = subprocess.run([os.path.join(BIN, "llmctl"), "--socket", rack.sock, "-y", *words],
-                       capture_output=True, text=True, timeout=120 * SLOW)
+                       capture_output=True, text=True, timeout=900 * SLOW)
     return p.returncode, p.stdout, p.stderr
 
 
@@ -131,3 +131,51 @@ def test_a_restart_keeps_what_was_allowed(rack):
     rack.restart()
     wait_for(rack.is_ready, 60)
     assert ask(rack) == 200
+
+
+UPCYCLED = "var/models/SmolLM2-135M-8x-upcycled.gguf"
+ENDED = "instances.main.experts."
+
+
+@pytest.mark.skipif(not (os.environ.get("LLMRACK_LONG") and os.path.exists(UPCYCLED)),
+                    reason="LLMRACK_LONG=1 and the upcycled demo model")
+def test_what_each_setting_costs_a_real_mixture():
+    """FP8 transfer, next-best and drop on the upcycled model: figures that make sense, and a
+    gate that opens to those within the default bounds alone. Its experts are copies of one
+    feed-forward network, so the next best expert says the same; a dropped row is missed."""
+    r = Rack("--rack", "cpu:4", "--kv-mib", "128", "--set", "instances.main.layout.adp=4",
+             "--set", "instances.main.layout.ep=4", model=UPCYCLED)
+    settings = {"f8": {"transfer": "f8"},
+                "next-best": {"transfer": "f32", "capacity": "0.5", "overflow": "next-best"},
+                "drop": {"overflow": "drop"}}
+    found = {}
+    try:
+        exact = run(r, "main")
+        for name, values in settings.items():
+            for key, value in dict(values, allow_output_change="trial").items():
+                draft(r, ENDED + key, value)
+            did(r, "config", "commit")
+            wait_for(lambda: r.local_request("POST", "/v1/completions", ASK)[0] == 200, 60)
+            x = run(r, "main")["result"]
+            found[name] = x
+            assert x["positions"] == exact["result"]["positions"] > 1000
+            assert x["perplexity_exact"] == pytest.approx(exact["result"]["perplexity"])
+            assert changed(r, name) > 0
+            within = x["agreement"] >= 0.98 and x["kl_mean"] <= 0.01 and \
+                x["perplexity_ratio"] <= 1.01
+            draft(r, ENDED + "allow_output_change", "true")
+            rc, _, err = llmctl(r, "config", "commit")
+            print(f"{name}: agreement {x['agreement']:.4f}, mean KL {x['kl_mean']:.6f}, perplexity "
+                  f"{x['perplexity']:.3f} of {x['perplexity_exact']:.3f}; "
+                  + ("open" if rc == 0 else err.strip()))
+            assert (rc == 0) == within, err
+            assert rc == 0 or "would be right" in err
+            assert (ask(r) == 200) == within
+            if rc:
+                did(r, "config", "discard")
+        assert found["f8"]["agreement"] > 0.9 and 0 < found["f8"]["kl_mean"] < 0.05
+        assert found["next-best"]["kl_mean"] < found["f8"]["kl_mean"]
+        assert found["drop"]["kl_mean"] > 10 * found["f8"]["kl_mean"]
+        assert found["drop"]["agreement"] < found["f8"]["agreement"]
+    finally:
+        r.stop()

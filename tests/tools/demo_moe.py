@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 
-DEVICES, CLIENTS, PHASES, QUIET = 8, 8, 4, 8
+DEVICES, CLIENTS, PHASES, QUIET = 8, 16, 4, 8
 TOPICS = {
     "sums": "{i}. We add numbers: 11 + 7 = 18. 12 + 8 = 20. 13 + 9 = 22. 14 + 10 = 24. 15 + 11 =",
     "a tale": "Chapter {i}. Once upon a time there was a small village by the sea. The fishermen "
@@ -36,7 +36,7 @@ instances:
     kv: {{mib: 256}}
     layout: {{adp: {n}, ep: {n}}}
     experts: {{spare: 1, policy: auto, sample_ms: 500, share_s: 2, dwell_s: 5, horizon_s: 600,
-              max_moves: 16}}
+              max_moves: 64, copy_share: 0.3}}
 """
 
 

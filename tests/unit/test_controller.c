@@ -24,6 +24,7 @@ struct world {
     uint8_t out[D];
     double load[L * X]; /* tokens of a step */
     double noise;       /* 0.05: each count differs by so much, evenly */
+    int drawn; /* assignments of a layer in a round, drawn by its loads; 0: all */
     bool timed;
     double us[L * X]; /* of a token */
     uint64_t seed;
@@ -153,6 +154,24 @@ static void finish_moves(struct world *w)
     controller_over(w->c, controller_in_hand(w->c), true, w->now);
 }
 
+/* Few rows: what was counted of each layer is drawn by its loads. */
+static void draw(struct world *w, double *tokens)
+{
+    for (int l = 0; l < L; l++) {
+        double sum = 0, *t = tokens + l * X;
+
+        for (int i = 0; i < X; i++)
+            t[i] = 0, sum += w->load[l * X + i];
+        for (int k = 0; k < w->drawn; k++) {
+            double at = uniform(w) * sum;
+            int i = 0;
+            while (i < X - 1 && at >= w->load[l * X + i])
+                at -= w->load[l * X + i++];
+            t[i]++;
+        }
+    }
+}
+
 /* One round: count, decide, obey. */
 static void round_of(struct world *w)
 {
@@ -169,6 +188,8 @@ static void round_of(struct world *w)
                     (1 + w->noise * (2 * uniform(w) - 1));
         us[i] = tokens[i] * w->us[i];
     }
+    if (w->drawn)
+        draw(w, tokens);
     s.tokens[CONTROLLER_DECODE] = tokens;
     s.service_us[CONTROLLER_DECODE] = w->timed ? us : NULL;
     if (controller_decide(w->c, &s, &w->r, &w->dev, &w->lim, w->now, &w->act, &e) < 0)
@@ -254,6 +275,31 @@ static void shares_follow(void **st)
         round_of(w);
     assert_true(w->shares > before); /* in the round in which it was over */
     assert_true(balanced(w) > 0.9);
+    end(w);
+}
+
+/* So few rows that two rounds hardly look alike: that is no change of the loads, and a
+ * topic that stays is planned for as it is, not as its mixture with the one before. */
+static void few_rows(void **st)
+{
+    struct world *w = begin();
+    (void)st;
+
+    w->drawn = 2 * X;
+    w->lim.dwell_us = 8 * EVERY;
+    w->lim.copy_Bps = 0;
+    w->lim.risk_us = 0;
+    pass(w, 40 * w->lim.dwell_us);
+    topic(w, 1);
+    pass(w, 6 * w->lim.dwell_us);
+    double x = 0, xx = 0, yy = 0;
+    for (int i = 0; i < X; i++) {
+        double planned = controller_loads(w->c, 0)[i], is = w->load[i];
+        x += planned * is, xx += planned * planned, yy += is * is;
+    }
+    assert_true(x / sqrt(xx * yy) > 0.97);
+    w->drawn = 0;
+    assert_true(balanced(w) > 0.85);
     end(w);
 }
 
@@ -617,5 +663,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(held),
     cmocka_unit_test(few_layers_at_once),
     cmocka_unit_test(shares_follow),
+    cmocka_unit_test(few_rows),
 };
 TEST_MAIN("controller", tests)
