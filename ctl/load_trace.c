@@ -48,16 +48,37 @@ static int64_t days(int y, int m, int d)
            (y - era * 400) / 100 + doy - 719468;
 }
 
+/* A whole number of 0..LEN_MAX behind a comma; moves *p behind it. */
+static int azure_len(const char **p, int *ret)
+{
+    char *end;
+    long long v;
+
+    if (**p != ',' || (*p)[1] < '0' || (*p)[1] > '9')
+        return -1;
+    v = strtoll(*p + 1, &end, 10);
+    if (v > LEN_MAX)
+        return -1;
+    *p = end;
+    *ret = (int)v;
+    return 0;
+}
+
 /* "2023-11-16 18:17:03.9799600,4808,10" */
 static int azure_row(struct reader *r, const char *line)
 {
-    int y, mo, d, h, mi, in, out;
+    int y, mo, d, h, mi, in, out, n = 0;
     double s;
     struct load_row *row = new_row(r);
+    const char *p;
 
-    if (sscanf(line, "%4d-%2d-%2d%*[ T]%2d:%2d:%lf", &y, &mo, &d, &h, &mi, &s) != 6 ||
-        sscanf(line + strcspn(line, ","), ",%d,%d", &in, &out) != 2 || mo < 1 ||
-        mo > 12 || in < 0 || out < 0 || in > LEN_MAX || out > LEN_MAX)
+    if (sscanf(line, "%4d-%2d-%2d%*[ T]%2d:%2d:%12lf%n", &y, &mo, &d, &h, &mi, &s, &n) !=
+            6 ||
+        y < 0 || mo < 1 || mo > 12 || d < 1 || d > 31 || h < 0 || h > 23 || mi < 0 ||
+        mi > 59 || !(s >= 0 && s < 61))
+        return -1;
+    p = line + n;
+    if (azure_len(&p, &in) < 0 || azure_len(&p, &out) < 0 || p[strspn(p, "\r")])
         return -1;
     *row = (struct load_row){
         .at_us = ((days(y, mo, d) * 24 + h) * 60 + mi) * INT64_C(60000000) +
@@ -104,6 +125,8 @@ static int mooncake_row(struct reader *r, const char *line, size_t n)
     return rc;
 }
 
+static const char header[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
+
 int load_trace_parse(const char *text, size_t n, struct load_trace *ret, struct err *e)
 {
     struct reader r = {.row_cap = 0};
@@ -119,13 +142,15 @@ int load_trace_parse(const char *text, size_t n, struct load_trace *ret, struct 
         int rc = 0;
 
         line++;
-        if (len >= LINE_MAX_BYTES || r.t.n >= LOAD_TRACE_ROWS)
+        if (len >= LINE_MAX_BYTES || r.t.n >= LOAD_TRACE_ROWS || memchr(p, 0, len))
             rc = -1;
         else if (len && (json || line > 1)) {
             copy = xstrndup(p, len);
             rc = json ? mooncake_row(&r, copy, strlen(copy)) : azure_row(&r, copy);
-        } else if (len && !json && strncmp(p, "TIMESTAMP,", 10) != 0)
+        } else if (len && !json &&
+                   (len < sizeof(header) - 1 || memcmp(p, header, sizeof(header) - 1))) {
             rc = -1;
+        }
         free(copy);
         if (rc == 0 && r.t.n > 1 && r.t.row[r.t.n - 1].at_us < r.t.row[r.t.n - 2].at_us)
             rc = -1;

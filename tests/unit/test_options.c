@@ -132,6 +132,11 @@ static void defaults_agree(void **state)
     assert_int_equal(i->mode, g.inst.mode);
     assert_int_equal(i->step_tok, g.inst.step_tok);
     assert_int_equal(i->max_seqs, g.inst.max_seqs);
+    assert_int_equal(i->prefill_run, g.inst.prefill_run);
+    assert_int_equal(i->order, g.inst.order);
+    assert_int_equal(i->refuse_late, g.inst.refuse_late);
+    assert_int_equal(i->kv.host_mib, g.inst.kv_host_mib);
+    assert_int_equal(i->kv.disk_mib, g.inst.kv_disk_mib);
     assert_int_equal(i->max_waiting, g.inst.max_waiting);
     assert_int_equal(i->ctx, g.inst.ctx);
     assert_int_equal(i->threads, g.inst.threads);
