@@ -474,6 +474,15 @@ void child_cpus(struct child *g, const char *text)
         said(g, wire_send(g->conn, WIRE_CPUS, &part, 1, &e), &e);
 }
 
+void child_policy(struct child *g, const struct wire_policy *p)
+{
+    struct wire_part part = {p, sizeof(*p)};
+    struct err e = {0};
+
+    if (!g->hung_up)
+        said(g, wire_send(g->conn, WIRE_POLICY, &part, 1, &e), &e);
+}
+
 void child_wipe(struct child *g)
 {
     struct err e = {0};

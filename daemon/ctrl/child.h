@@ -73,6 +73,8 @@ void child_cancel(struct child *g, uint64_t id);
 void child_spin(struct child *g, bool on);
 /* The CPUs of its ranks from now on, as text: cpuplan.h. For one that is ready. */
 void child_cpus(struct child *g, const char *text);
+/* Another order of prompts, for one that is ready. */
+void child_policy(struct child *g, const struct wire_policy *p);
 /* Forget what is in the tiers below its KV. */
 void child_wipe(struct child *g);
 /* Give back what waits. */

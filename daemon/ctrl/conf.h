@@ -224,9 +224,10 @@ const char *conf_class_name(enum conf_class c); /* hot, drain, restart */
 
 /* The engine's options for an instance: "--model=PATH", then "--step-tok=256" for each
  * row that differs from the default, then "--role=decode" in a pool, malloc'd; returns
- * the count (at most max). The same list = the same engine. */
+ * the count (at most max). The same list = the same engine, but for what is hot. */
 int conf_engine_args(const struct conf *c, const struct conf_instance *i, char **out,
                      int max);
+bool conf_arg_hot(const char *arg); /* one of these: a running engine can take it */
 
 /* ---- text ---- */
 /* Set or unset one path in a text; comments, order and all other bytes stay. value is a

@@ -127,6 +127,19 @@ static char *engine_arg(const struct conf *c, const struct conf_instance *i,
     return arg;
 }
 
+bool conf_arg_hot(const char *arg)
+{
+    const char *name = !strncmp(arg, "--no-", 5) ? arg + 5 : arg + 2;
+    size_t n = strcspn(name, "=");
+
+    for (int k = 0; k < n_conf_rows; k++) {
+        const struct conf_row *r = &conf_rows[k];
+        if (r->engine && strlen(r->engine) == n && !strncmp(r->engine, name, n))
+            return r->class == CONF_HOT;
+    }
+    return false;
+}
+
 int conf_engine_args(const struct conf *c, const struct conf_instance *i, char **out,
                      int max)
 {

@@ -62,6 +62,8 @@ struct supervisor {
     bool moved_on;   /* they have changed since the engine was started */
     struct warming warming;
     bool draining, stopping, no_spin;
+    bool has_policy; /* other than the options */
+    struct wire_policy policy;
     bool told; /* the child was ready: it may be told things */
     struct err stop_why;
     char lines[LINES_MAX];
@@ -169,6 +171,8 @@ static void on_ready(void *arg, const struct wire_ready *r)
     s->told = true;
     split_ready(s->cfg.target, s->child, r);
     child_spin(s->child, !s->no_spin);
+    if (s->has_policy)
+        child_policy(s->child, &s->policy);
     if (s->moved_on)
         tell_cpus(s);
     if (s->cfg.facts)
@@ -656,6 +660,16 @@ void supervisor_set_cpus(struct supervisor *s, const cpu_set_t *all, const char 
                   s->st.cpus, n_threads);
     if (s->told && s->child)
         tell_cpus(s);
+}
+
+void supervisor_set_policy(struct supervisor *s, const struct wire_policy *p)
+{
+    if (s->has_policy && !memcmp(&s->policy, p, sizeof(*p)))
+        return;
+    s->policy = *p;
+    s->has_policy = true;
+    if (s->told && s->child)
+        child_policy(s->child, p);
 }
 
 bool supervisor_experts(struct supervisor *s, const struct wire_expert_orders *o)

@@ -21,6 +21,7 @@ struct store;
 struct supervisor;
 struct target;
 struct wire_expert_orders;
+struct wire_policy;
 struct wire_moved;
 struct wire_ready;
 
@@ -83,6 +84,9 @@ void supervisor_set_spin(struct supervisor *s, bool on);
  * many threads it has there: for the next start, and for one that is ready at once. */
 void supervisor_set_cpus(struct supervisor *s, const cpu_set_t *all, const char *by_rank,
                          int n_threads);
+/* Another order of prompts than its options say: told at once, and to each engine that
+ * becomes ready after. */
+void supervisor_set_policy(struct supervisor *s, const struct wire_policy *p);
 /* Orders for its experts; false when there is no engine that hears them. */
 bool supervisor_experts(struct supervisor *s, const struct wire_expert_orders *o);
 /* A changed limit for steps; 0 = never. */

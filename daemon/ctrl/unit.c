@@ -70,12 +70,18 @@ void unit_spec_done(struct unit_spec *s)
 
 static bool same_args(const struct unit_spec *a, const struct unit_spec *b)
 {
-    if (a->n_args != b->n_args)
-        return false;
-    for (int i = 0; i < a->n_args; i++)
-        if (strcmp(a->args[i], b->args[i]))
+    int i = 0, k = 0;
+
+    for (;; i++, k++) { /* what is hot stands aside */
+        while (i < a->n_args && conf_arg_hot(a->args[i]))
+            i++;
+        while (k < b->n_args && conf_arg_hot(b->args[k]))
+            k++;
+        if (i == a->n_args || k == b->n_args)
+            return i == a->n_args && k == b->n_args;
+        if (strcmp(a->args[i], b->args[k]))
             return false;
-    return true;
+    }
 }
 
 struct first {
@@ -460,6 +466,13 @@ bool unit_hot_differs(const struct unit *u, const struct conf_instance *to, char
     else if (i->restart_wait_s != to->restart_wait_s)
         snprintf(why, 160, "restart_wait_s %lld -> %lld", (long long)i->restart_wait_s,
                  (long long)to->restart_wait_s);
+    else if (i->order != to->order)
+        snprintf(why, 160, "order");
+    else if (i->refuse_late != to->refuse_late)
+        snprintf(why, 160, "refuse_late");
+    else if (i->prefill_run != to->prefill_run)
+        snprintf(why, 160, "prefill_run %lld -> %lld", (long long)i->prefill_run,
+                 (long long)to->prefill_run);
     else if (memcmp(&i->experts, &to->experts, sizeof(i->experts)))
         snprintf(why, 160, "experts");
     else if (memcmp(&i->slo, &to->slo, sizeof(i->slo)))
@@ -478,6 +491,10 @@ void unit_hot(struct unit *u, const struct conf *c, const struct conf_instance *
     if (u->env->experts)
         experts_conf(u->env->experts, u, i);
     supervisor_set_stuck(u->sup, stuck_us(i));
+    supervisor_set_policy(u->sup,
+                          &(struct wire_policy){.order = i->order,
+                                                .refuse_late = i->refuse_late,
+                                                .prefill_run = (int32_t)i->prefill_run});
 }
 
 /* ---- leaving ---- */

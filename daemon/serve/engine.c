@@ -433,6 +433,20 @@ static int on_cpus(struct engine *g, const void *p, size_t n)
     return 0;
 }
 
+static int on_policy(struct engine *g, const void *p, size_t n)
+{
+    struct wire_policy v;
+
+    if (wire_parse(WIRE_POLICY, p, n, &v, &g->why) < 0)
+        return -1;
+    sched_event(g->sched, engine_now(),
+                &(struct sched_event){.kind = SCHED_POLICY,
+                                      .order = (enum sched_order)v.order,
+                                      .refuse_late = v.refuse_late != 0,
+                                      .prefill_run = v.prefill_run});
+    return 0;
+}
+
 static int on_message(struct engine *g, enum wire_kind kind, const void *p, size_t n)
 {
     struct sched_event drain = {.kind = SCHED_DRAIN}, yield = {.kind = SCHED_YIELD};
@@ -452,6 +466,8 @@ static int on_message(struct engine *g, enum wire_kind kind, const void *p, size
         return on_spin(g, p, n);
     case WIRE_CPUS:
         return on_cpus(g, p, n);
+    case WIRE_POLICY:
+        return on_policy(g, p, n);
     case WIRE_EXPERTS:
         return on_expert_orders(g, p, n);
     case WIRE_KV_WIPE:

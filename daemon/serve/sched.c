@@ -444,6 +444,15 @@ static void on_yield(struct sched *s, int64_t now)
     }
 }
 
+/* Nothing stands in the queues that another order would not find there. */
+static void on_policy(struct sched *s, const struct sched_event *ev)
+{
+    s->cfg.order = ev->order;
+    s->cfg.refuse_late = ev->refuse_late;
+    s->cfg.prefill_run = ev->prefill_run;
+    list_for(it, &s->running) list_entry(it, struct sched_seq, link)->skipped = 0;
+}
+
 void sched_event(struct sched *s, int64_t now_us, const struct sched_event *ev)
 {
     switch (ev->kind) {
@@ -467,6 +476,9 @@ void sched_event(struct sched *s, int64_t now_us, const struct sched_event *ev)
         break;
     case SCHED_RECOMPUTE:
         sched_recompute(s, now_us, ev);
+        break;
+    case SCHED_POLICY:
+        on_policy(s, ev);
         break;
     }
 }

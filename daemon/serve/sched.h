@@ -99,6 +99,7 @@ enum sched_event_kind {
                         back */
     SCHED_PULLED,    /* a pull ended */
     SCHED_RECOMPUTE, /* the rest of an import is computed here */
+    SCHED_POLICY,    /* order, refuse_late and prefill_run are others from now on */
 };
 struct sched_event {
     enum sched_event_kind kind;
@@ -119,6 +120,10 @@ struct sched_event {
     int n_gen;
     /* DONE */
     const struct step_done *done;
+    /* POLICY */
+    enum sched_order order;
+    bool refuse_late;
+    int prefill_run;
 };
 
 /* What happened, in order; borrowed until the next sched_out call. */

@@ -364,6 +364,8 @@ static size_t wire_struct_bytes(enum wire_kind kind)
         return sizeof(uint64_t);
     case WIRE_SPIN:
         return sizeof(uint32_t);
+    case WIRE_POLICY:
+        return sizeof(struct wire_policy);
     case WIRE_FINISH:
         return sizeof(struct wire_finish);
     case WIRE_MOVED:
@@ -383,6 +385,17 @@ static bool wire_field_ok(const struct wire_field *f, const uint8_t *p)
     return isfinite(d);
 }
 
+static int wire_check_policy(const void *payload, struct err *e)
+{
+    struct wire_policy p;
+
+    memcpy(&p, payload, sizeof(p));
+    if (p.order >= SCHED_BY_AGE && p.order <= SCHED_BY_SLACK && p.refuse_late >= 0 &&
+        p.refuse_late <= 1 && p.prefill_run >= 1)
+        return 0;
+    return err_set(e, ERR_SYNTAX, "a POLICY message has a value out of range");
+}
+
 int wire_parse(enum wire_kind kind, const void *p, size_t n, void *ret, struct err *e)
 {
     size_t want = wire_struct_bytes(kind);
@@ -397,6 +410,8 @@ int wire_parse(enum wire_kind kind, const void *p, size_t n, void *ret, struct e
                            f->name, wire_kind_name(kind));
     }
     if (kind == WIRE_MOVED && wire_check_moved(p, e) < 0)
+        return -1;
+    if (kind == WIRE_POLICY && wire_check_policy(p, e) < 0)
         return -1;
     if (wire_kv_bytes((int)kind) && wire_kv_check((int)kind, p, e) < 0)
         return -1;

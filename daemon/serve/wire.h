@@ -18,10 +18,11 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 8, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
+enum { WIRE_VERSION = 9, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
 /* to the engine: ADD CANCEL DRAIN STOP SPIN CPUS YIELD PEER PEER_GONE RECOMPUTE EXPERTS
- * KV_WIPE; both ways: EXPORT PULLED; from it: the rest. From ARENA on: wire_kv.h. */
+ * KV_WIPE POLICY; both ways: EXPORT PULLED; from it: the rest. From ARENA on: wire_kv.h.
+ */
 #define WIRE_MAP(X)                                                                      \
     X(HELLO)     /* struct wire_hello */                                                 \
     X(LOADING)   /* struct wire_loading */                                               \
@@ -47,7 +48,8 @@ enum { WIRE_VERSION = 8, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS fr
     X(EXPERTS)   /* struct wire_experts, moves, shares: wire_experts.h */                \
     X(MOVED)     /* struct wire_moved */                                                 \
     X(NOTE)      /* struct wire_note: for the journal */                                 \
-    X(KV_WIPE)   /* forget what is in the tiers below the device's KV */
+    X(KV_WIPE)   /* forget what is in the tiers below the device's KV */                 \
+    X(POLICY)    /* struct wire_policy: from the next step on */
 
 enum wire_kind {
 #define X(id) WIRE_##id,
@@ -81,6 +83,9 @@ struct wire_ready {
 };
 struct wire_note {
     char action[32], text[256];
+};
+struct wire_policy {
+    int32_t order, refuse_late, prefill_run; /* as in sched.h */
 };
 struct wire_fail {
     uint32_t code; /* enum err_code */

@@ -10,14 +10,16 @@ it fell into, so that one long step weighs as much as the many short ones it dis
 Ratios are within one round of one mode; rounds of the modes are interleaved; the median of
 the rounds counts. Colocated and chunked have one engine with two threads, split has two
 with one each. The bound of chunked for a prompt: what a step of step_tok of its tokens adds
-in its middle half, measured on the idle engine, and the decode step that it carries. Goodput is `llmctl load`, short: few requests a rate,
-targets from what this run measured. Every key has value, goal, ok; exits 1 where a goal is
-missed."""
+in its middle half, measured on the idle engine, and the decode step that it carries.
+Goodput is `llmctl load`: few requests a rate, targets from what this run measured, each
+search GOODPUT_S at most; what `llmctl pd advise` predicts from that of chunked stands
+beside it. Every key has value, goal, ok; exits 1 where a goal is missed."""
 import argparse
 import json
 import os
 import random
 import selectors
+import signal
 import socket
 import statistics
 import subprocess
@@ -30,6 +32,7 @@ from rack import BIN, Rack, post_bytes, wait_for  # noqa: E402
 MODES = ("colocated", "chunked", "split")
 PROMPTS = (128, 1024)
 STREAMS, BUDGET, REPEATS, PAUSE_S, SETTLE_S, LIMIT_S = 4, 64, 2, 0.6, 0.15, 120
+GOODPUT_S = 55  # a mode's search at most
 CHAPTER = {128: 1.8, 1024: 12.6}  # reported by others, of a larger model on a GPU
 SETTINGS = {
     "colocated": dict(threads=2, step_tok=PROMPTS[-1] + STREAMS),
@@ -151,14 +154,53 @@ class Mode:
         wait_for(lambda: sum(i["running"] for i in self.engines()) == 0, 20)
 
     def goodput(self, ttft_ms, tpot_ms):
-        p = subprocess.run(
+        """A search of `llmctl load`, stopped after GOODPUT_S: then the best rate so far that
+        passed. So many requests that one run of a rate without a bad one is sure."""
+        p = subprocess.Popen(
             [os.path.join(BIN, "llmctl"), "--socket", self.rack.sock, "-j", "load", "ttft",
-             str(ttft_ms), "tpot", str(tpot_ms), "target", "90", "in", "uniform:64-512", "out",
-             "32", "requests", "20", "seconds", "12", "seed", "3"],
-            capture_output=True, text=True, timeout=600)
+             str(ttft_ms), "tpot", str(tpot_ms), "target", "90", "in", "uniform:32-256", "out",
+             "16", "requests", "36", "seconds", "30", "seed", "3"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            out, err = p.communicate(timeout=GOODPUT_S)
+        except subprocess.TimeoutExpired:
+            p.send_signal(signal.SIGINT)
+            out, err = p.communicate(timeout=30)
+        if not out and p.returncode != 1:  # 1: stopped before a rate was tried
+            raise SystemExit(f"llmctl load: {err}")
+        if not out:
+            return {"goodput": 0, "complete": False}
+        return json.loads(out)["result"]
+
+    def advice(self):
+        """What `llmctl pd advise` says after it: {mode: row}, or why it says nothing."""
+        p = subprocess.run([os.path.join(BIN, "llmctl"), "--socket", self.rack.sock, "-j", "pd",
+                            "advise", "main"], capture_output=True, text=True, timeout=120)
         if p.returncode:
-            raise SystemExit(f"llmctl load: {p.stderr}")
-        return json.loads(p.stdout)["result"]
+            return p.stderr.strip()
+        return {m["mode"]: m for m in json.loads(p.stdout)["modes"]}
+
+
+def put_goodput(put, modes, slo):
+    """Measured, and beside it what `pd advise` predicts from the run of chunked alone."""
+    found, never = {}, float("inf")
+    for m in modes:
+        found[m.name] = r = m.goodput(*slo)
+        put(f"goodput_{m.name}", r["goodput"], never,
+            f"shown; {'a whole search' if r['complete'] else 'cut: at least'}; TTFT {slo[0]} "
+            f"ms, TPOT {slo[1]} ms, 90 %")
+        put(f"goodput_{m.name}_attainment", r.get("attainment", 0), never, "shown")
+    said = modes[MODES.index("chunked")].advice()
+    if isinstance(said, str):
+        print(f"not predicted: {said}", flush=True)
+        return found
+    for name, row in said.items():
+        value = row["predicted"] if row["measured"] else row["goodput"]
+        if value is not None:
+            put(f"goodput_{name}_predicted", value, never, "shown; " + (
+                f"its error is {100 * row['error']:+.0f} %" if row["error"] is not None
+                else f"{row['basis']} chunked"))
+    return found
 
 
 def picture(modes, bound, found, slo, path):
@@ -253,13 +295,7 @@ def main():
                 float("inf"), "shown")
         pure = 1e3 * statistics.median(chunked.pure)
         slo = (round(4e3 * chunked.alone(512)), round(2.5 * pure))
-        found = {}
-        for m in modes if not a.no_goodput else []:
-            found[m.name] = r = m.goodput(*slo)
-            put(f"goodput_{m.name}", r["goodput"], float("inf"),
-                f"shown; short run, {'complete' if r['complete'] else 'cut'}, "
-                f"TTFT {slo[0]} ms, TPOT {slo[1]} ms, 90 %")
-            put(f"goodput_{m.name}_attainment", r["attainment"], float("inf"), "shown")
+        found = {} if a.no_goodput else put_goodput(put, modes, slo)
         picture(modes, bound, found, slo, a.png)
     finally:
         for m in modes:

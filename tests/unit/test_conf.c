@@ -636,6 +636,9 @@ static void engine_args(void **st)
     assert_false(o.inst.reuse);
     for (int i = 0; i < n; i++)
         free(args[i + 1]);
+    assert_true(conf_arg_hot("--order=slack") && conf_arg_hot("--no-refuse-late"));
+    assert_true(conf_arg_hot("--prefill-run=2") && !conf_arg_hot("--no-reuse"));
+    assert_false(conf_arg_hot("--step-tok=256") || conf_arg_hot("--role=decode"));
     assert_int_equal(conf_engine_args(c, conf_instance(c, "second"), args, 31), 1);
     assert_string_equal(args[0], "--model=/m/a file");
     free(args[0]);

@@ -34,6 +34,7 @@ struct sim {
     int crowd;       /* none are added while more are there */
     uint64_t oldest; /* order slack: the oldest running prompt, and steps without it */
     int without;
+    bool policies; /* change while it runs */
 };
 
 static int rnd(struct sim *w, int n) { return (int)(test_rand(&w->rng) % (uint64_t)n); }
@@ -287,6 +288,18 @@ static void complete_one(struct sim *w)
     check_all(w);
 }
 
+/* Another order and other bounds, between two steps. */
+static void sim_policy(struct sim *w)
+{
+    w->cfg.order = rnd(w, 2) ? SCHED_BY_SLACK : SCHED_BY_AGE;
+    w->without = 0;
+    sched_event(w->s, w->now,
+                &(struct sched_event){.kind = SCHED_POLICY,
+                                      .order = w->cfg.order,
+                                      .refuse_late = rnd(w, 4) == 0,
+                                      .prefill_run = 1 + rnd(w, 4)});
+}
+
 static void sim_loop(struct sim *w)
 {
     while (w->n_added < w->n_req || w->n_live) {
@@ -298,6 +311,8 @@ static void sim_loop(struct sim *w)
             sim_add(w);
         if (rnd(w, 12) == 0)
             sim_cancel(w);
+        if (w->policies && rnd(w, 40) == 0)
+            sim_policy(w);
         submit_all(w);
         for (int n = w->cfg.kv.n_disk ? rnd(w, 4) : 0; n > 0; n--)
             sim_disk(&w->x, w->s, rnd(w, 2), rnd(w, 20));
@@ -324,6 +339,7 @@ static uint64_t sim_world(const struct sched_cfg *cfg, int n_req, uint64_t seed,
     struct sim w = {.cfg = *cfg, .rng = seed, .n_req = n_req, .errors = errors};
 
     w.crowd = 1 + rnd(&w, cfg->max_waiting);
+    w.policies = rnd(&w, 3) == 0;
 
     w.req = xcalloc((size_t)n_req, sizeof(*w.req));
     w.s = sched_new(cfg);
