@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/opt.h"
 #include "ctl/args.h"
 
 /* In the order of the file; a row without words is the heading `help`. */
@@ -22,7 +23,12 @@ static const struct verb rows[] = {
 #include "ctl/verb.def"
 #undef VERB
 };
-enum { N_ROWS = sizeof(rows) / sizeof(rows[0]), WORD_MAX = 32, HELP_COLUMN = 36 };
+enum {
+    N_ROWS = sizeof(rows) / sizeof(rows[0]),
+    WORD_MAX = 32,
+    HELP_COLUMN = 36,
+    GUESSES = 4
+};
 
 const struct verb *verb_at(enum verb_id id)
 {
@@ -75,6 +81,47 @@ static void followers(const struct words *w, struct buf *out)
         buf_printf(out, "%s%s", out->len ? ", " : "", word);
 }
 
+/* Is the word one of the verb's: its first, or a later one? */
+static bool has_word(const struct verb *v, const char *word, bool first)
+{
+    const char *p = v->words, *w;
+    size_t n, len = strlen(word);
+
+    for (bool at_first = true; w = next_word(&p, &n), n; at_first = false)
+        if (at_first == first && n == len && !strncmp(w, word, n))
+            return true;
+    return false;
+}
+
+static void add_guess(struct buf *out, const char *words, int *found)
+{
+    if ((*found)++ < GUESSES)
+        buf_printf(out, "%s%s", out->len ? ", " : "", words);
+}
+
+/* The verbs that may have been meant: those that have the first word further on (commit:
+ * config commit), else those that are nearest by their letters. */
+static void guess(const struct words *w, const char *line, struct buf *out)
+{
+    size_t n = strlen(line), best = 1 + n / 4, far[N_ROWS];
+    bool begins = !w->n;
+    int found = 0;
+
+    for (int i = 0; i < N_ROWS; i++) {
+        far[i] = rows[i].words
+                     ? opt_distance(line, n, rows[i].words, strlen(rows[i].words))
+                     : (size_t)-1;
+        best = far[i] < best ? far[i] : best;
+        begins = begins || (rows[i].words && has_word(&rows[i], w->w[0], true));
+    }
+    for (int i = 0; i < N_ROWS && !begins; i++)
+        if (rows[i].words && has_word(&rows[i], w->w[0], false))
+            add_guess(out, rows[i].words, &found);
+    for (int i = 0, some = found; i < N_ROWS && !some && w->n; i++)
+        if (far[i] == best)
+            add_guess(out, rows[i].words, &found);
+}
+
 static const struct verb *no_match(const struct words *w, struct err *e)
 {
     struct buf next, line;
@@ -87,6 +134,8 @@ static const struct verb *no_match(const struct words *w, struct err *e)
         followers(w, &next);
     if (next.len)
         err_set(e, ERR_INVALID, "'%s' goes on with: %s", line.p, next.p);
+    else if (guess(w, line.p ? line.p : "", &next), next.len)
+        err_set(e, ERR_INVALID, "no verb fits '%s'; did you mean %s?", line.p, next.p);
     else
         err_set(e, ERR_INVALID, "no verb fits '%s'; help lists them",
                 line.p ? line.p : "");

@@ -81,6 +81,12 @@ static void test_verb_refused(void **state)
     refused("show m", "'show m' may mean 'show models', 'show metrics'");
     refused("frobnicate", "no verb fits 'frobnicate'; help lists them");
     refused("show nothing", "no verb fits 'show nothing'; help lists them");
+    refused("commit confirm 5",
+            "no verb fits 'commit confirm 5'; did you mean config commit?");
+    refused("set a b", "no verb fits 'set a b'; did you mean config set?");
+    refused("compare", "no verb fits 'compare'; did you mean load compare?");
+    refused("quit", "no verb fits 'quit'; did you mean wait, exit?");
+    refused("shwo status", "no verb fits 'shwo status'; did you mean show status?");
     refused("key", "'key' goes on with: create, list, revoke");
     refused("", "no verb fits ''; help lists them");
 }
