@@ -1,9 +1,9 @@
 /* ctl/quality_stat.c - position by position.
  *
- * The API tells the likeliest tokens, not all of a vocabulary. What is not among those of
- * both goes into one rest, and the divergence of the coarser distributions is never more
- * than that of the whole ones: kl_mean is a lower bound, close where the likeliest tokens
- * hold most of the probability. */
+ * The API tells the likeliest tokens, not all of a vocabulary. What the exact model does
+ * not tell goes into one rest, and what only it tells has at most the probability of the
+ * last one that the other tells: the least divergence that fits what is known. So kl_mean
+ * is a lower bound, close where the likeliest tokens hold most of the probability. */
 #include "ctl/quality_stat.h"
 
 #include <math.h>
@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 
+enum { TOLD_MAX = 32 };          /* likely tokens of a position that are looked at */
 static const double tiny = 1e-9; /* what a rest has at the least: sums are rounded */
 
 static const json_t *list(const json_t *o, const char *key)
@@ -18,28 +19,57 @@ static const json_t *list(const json_t *o, const char *key)
     return json_object_get(o, key);
 }
 
+/* The least that tokens of p, of which q does not tell, can add with the rest: none of
+ * them is likelier in q than the last that q tells of; within that they share what q has
+ * left as they do in p. */
+static double untold(const double *a, int n, double rest_p, double rest_q, double last)
+{
+    bool capped[TOLD_MAX] = {false};
+    double sum = 0;
+
+    for (int i = 0; i < n; i++)
+        rest_p += exp(a[i]);
+    for (int i = 0; i < n; i++) {
+        if (capped[i] || exp(a[i]) * rest_q <= last * rest_p)
+            continue;
+        capped[i] = true;
+        sum += exp(a[i]) * (a[i] - log(last));
+        rest_p = fmax(rest_p - exp(a[i]), tiny);
+        rest_q = fmax(rest_q - last, tiny);
+        i = -1; /* less is left for the others */
+    }
+    return sum + rest_p * log(rest_p / rest_q);
+}
+
 static double kl(const json_t *p, const json_t *q)
 {
-    double sum = 0, rest_p = 1, rest_q = 1;
+    double sum = 0, rest_p = 1, rest_q = 1, last = 1, a[TOLD_MAX];
     const char *token;
     json_t *v;
+    int n = 0;
 
+    json_object_foreach((json_t *)q, token, v)
+    {
+        if (json_is_number(v))
+            last = fmin(last, exp(json_number_value(v)));
+    }
     json_object_foreach((json_t *)p, token, v)
     {
         const json_t *w = json_object_get(q, token);
-        double a, b;
 
-        if (!json_is_number(v) || !json_is_number(w))
+        if (!json_is_number(v) || (!json_is_number(w) && n == TOLD_MAX))
             continue;
-        a = json_number_value(v);
-        b = json_number_value(w);
-        sum += exp(a) * (a - b);
-        rest_p -= exp(a);
-        rest_q -= exp(b);
+        a[n] = json_number_value(v);
+        rest_p -= exp(a[n]);
+        if (!json_is_number(w)) {
+            n++;
+            continue;
+        }
+        sum += exp(a[n]) * (a[n] - json_number_value(w));
+        rest_q -= exp(json_number_value(w));
     }
-    rest_p = fmax(rest_p, tiny);
-    rest_q = fmax(rest_q, tiny);
-    return fmax(sum + rest_p * log(rest_p / rest_q), 0);
+    return fmax(
+        sum + untold(a, n, fmax(rest_p, tiny), fmax(rest_q, tiny), fmax(last, tiny)), 0);
 }
 
 /* The likeliest; NULL of none. */

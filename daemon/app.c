@@ -147,11 +147,14 @@ static void on_journal(void *arg, const struct journal_row *r)
 static void on_tick(void *arg)
 {
     struct app *a = arg;
-    int64_t now = clock_now_us(clock_real()), at = confmgr_tick(a->confmgr, now);
+    int64_t now = clock_now_us(clock_real()), at = confmgr_tick(a->confmgr, now),
+            due = -1;
 
     chores_tick(&a->chores, now, clock_wall_ms());
     if (a->experts)
-        experts_tick(a->experts, now);
+        due = experts_tick(a->experts, now);
+    if (due >= 0 && (at < 0 || due < at))
+        at = due;
     if (at < 0 || at > now + TICK_US)
         at = now + TICK_US;
     loop_timer_set(a->tick, at);

@@ -196,7 +196,15 @@ static void put_instance(struct conn *c, struct jw *w, const struct experts_view
     jw_obj_end(w);
 }
 
-/* Names of the instances that are asked about; -1: answered already. */
+/* Is it this instance, or a pool of it? */
+static bool is_of(const char *name, const char *instance)
+{
+    size_t n = strlen(instance);
+
+    return !strncmp(name, instance, n) && (!name[n] || name[n] == '/');
+}
+
+/* Names of the instances, or pools of one, that are asked about; -1: answered already. */
 static int asked(struct conn *c, char (*ret)[64])
 {
     const char *only = query_text(&c->query, QUERY_instance, NULL);
@@ -204,7 +212,7 @@ static int asked(struct conn *c, char (*ret)[64])
     struct err e;
 
     for (int i = 0; only && i < n; i++)
-        if (!strcmp(ret[i], only))
+        if (is_of(ret[i], only))
             memmove(ret[k++], ret[i], sizeof(*ret));
     if (!only || k)
         return only ? k : n;
@@ -309,7 +317,7 @@ static int read_ask(struct conn *c, const char *members, struct ask *ret)
     char names[MAX_INSTANCES][64];
     const char *name = NULL, *method = NULL;
     struct err e;
-    int n;
+    int n, k = 0;
 
     memset(ret, 0, sizeof(*ret));
     ret->method = CONTROLLER_INCREMENT;
@@ -322,14 +330,18 @@ static int read_ask(struct conn *c, const char *members, struct ask *ret)
         body_text(ret->root, "reason", REASON_MAX, &ret->reason, &e) < 0)
         goto fail;
     n = experts_list(c->h->cfg.experts, names, MAX_INSTANCES);
-    if (!name && n != 1) {
-        err_param(&e, n ? ERR_INVALID : ERR_NOTFOUND, "instance",
-                  n ? "there are %d with experts that can move: name one"
-                    : "no instance has experts that can move",
-                  n);
+    for (int i = 0; i < n; i++)
+        if (!name || is_of(names[i], name))
+            memmove(names[k++], names[i], sizeof(*names));
+    if (k > 1 || (!name && !k)) {
+        err_param(
+            &e, k ? ERR_INVALID : ERR_NOTFOUND, "instance",
+            k ? "there are %d with experts that can move: name one, such as '%s' or '%s'"
+              : "no instance has experts that can move",
+            k, names[0], names[1]);
         goto fail;
     }
-    snprintf(ret->instance, sizeof(ret->instance), "%s", name ? name : names[0]);
+    snprintf(ret->instance, sizeof(ret->instance), "%s", k ? names[0] : name);
     for (size_t i = 0; method && i < sizeof(methods) / sizeof(methods[0]); i++)
         if (!strcmp(methods[i], method)) {
             ret->method = (enum controller_method)i;

@@ -306,9 +306,12 @@ static int from_nothing(struct controller *c, const struct controller_devices *d
                         struct err *e)
 {
     struct expert_ask a = controller_ask(c, d, c->plan);
-    int16_t *want = xcalloc(map_size(c), sizeof(*want));
     int rc;
 
+    if (!(c->seen_us > 0))
+        return err_set(e, ERR_CONFLICT,
+                       "no loads were counted yet: a plan from nothing goes by them");
+    int16_t *want = xcalloc(map_size(c), sizeof(*want));
     for (int i = 0; i < c->n_layer; i++) {
         const double *load;
         controller_known(c, i, l, &load);

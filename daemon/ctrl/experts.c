@@ -195,6 +195,8 @@ static void fill_limits(struct expert_set *s, const struct conf_instance *i)
     s->affinity = i->experts.affinity;
 }
 
+static bool sample(struct expert_set *s);
+
 /* Hosts of the ranks, where links between hosts are emulated and the ranks are those of
  * the expert group, in order. */
 static void find_hosts(struct expert_set *s, const struct conf_instance *i)
@@ -246,6 +248,9 @@ void experts_ready(struct experts *x, const struct experts_engine *e,
     new_counts(&s->fresh, r->expert_layers, n);
     fill_limits(s, i);
     find_hosts(s, i);
+    s->sampled_us = x->now_us;
+    if (s->sampled_us)
+        sample(s); /* what is counted from now on is fresh */
     pthread_mutex_lock(&x->lock);
     list_push(&x->sets, &s->link);
     pthread_mutex_unlock(&x->lock);
@@ -402,8 +407,18 @@ static void tick_set(struct expert_set *s, int64_t now_us)
     experts_act(s, a, false, now_us);
 }
 
-void experts_tick(struct experts *x, int64_t now_us)
+int64_t experts_tick(struct experts *x, int64_t now_us)
 {
+    int64_t next = -1;
+
     x->now_us = now_us;
-    list_for(it, &x->sets) tick_set(list_entry(it, struct expert_set, link), now_us);
+    list_for(it, &x->sets)
+    {
+        struct expert_set *s = list_entry(it, struct expert_set, link);
+
+        tick_set(s, now_us);
+        if (next < 0 || s->sampled_us + s->sample_us < next)
+            next = s->sampled_us + s->sample_us;
+    }
+    return next;
 }

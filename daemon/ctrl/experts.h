@@ -70,8 +70,8 @@ void experts_gone(struct experts *x, const void *arg);
 void experts_conf(struct experts *x, const void *arg, const struct conf_instance *i);
 void experts_moved(struct experts *x, const void *arg, const struct wire_moved *m,
                    int64_t now_us);
-/* Several times a second. */
-void experts_tick(struct experts *x, int64_t now_us);
+/* Once a second or more often; returns when the next sample is due, -1: of none. */
+int64_t experts_tick(struct experts *x, int64_t now_us);
 
 /* ---- by an operator; NOTFOUND: no such instance, or its experts stay ---- */
 struct experts_who {

@@ -7,7 +7,7 @@ the experts as they were loaded and as they stand now, the moves, and what those
 time of a step. Ends by itself, prints a table and draws the same as a PNG.
 
 usage: demo_moe.py MODEL PICTURE.png [SECONDS]   (runs from the project root; a topic lasts
-SECONDS, 40, or until nothing has moved for a while, at most twice that)"""
+SECONDS, 40, or until nothing has moved for a while, at most three times that)"""
 import http.client
 import json
 import os
@@ -36,7 +36,7 @@ instances:
     kv: {{mib: 256}}
     layout: {{adp: {n}, ep: {n}}}
     experts: {{spare: 1, policy: auto, sample_ms: 500, share_s: 2, dwell_s: 5, horizon_s: 600,
-              max_moves: 64, copy_share: 0.3}}
+              max_moves: 16, copy_share: 0.3}}
 """
 
 
@@ -205,8 +205,9 @@ def table(watch, seconds):
               f"(of {len(outcomes)} layers' plans)")
     added = [e["added_us"] for e in moves if e["added_us"] is not None]
     if added:
-        print(f"step time during a move less before it: median {middle(added) / 1e3:+.2f} ms over "
-              f"{len(added)} moves, largest {max(added) / 1e3:+.2f} ms (its step time is "
+        print(f"step time during a move less before it: mean {sum(added) / len(added) / 1e3:+.2f} ms, "
+              f"median {middle(added) / 1e3:+.2f} ms over {len(added)} moves, largest "
+              f"{max(added) / 1e3:+.2f} ms (a step takes "
               f"{middle([r['step'] for r in watch.rows if r['step']]):.1f} ms)")
 
 
@@ -298,7 +299,7 @@ def main():
                 load.start(topic)
                 begun = quiet = time.monotonic()
                 # until nothing has moved for a while: how long that takes is the machine's
-                while time.monotonic() < min(quiet + QUIET, begun + 2 * seconds) or \
+                while time.monotonic() < min(quiet + QUIET, begun + 3 * seconds) or \
                         time.monotonic() < begun + seconds:
                     time.sleep(0.8)
                     watch.sample(topic, phase)
