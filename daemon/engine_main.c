@@ -180,6 +180,7 @@ int main(int argc, char **argv)
     signal(SIGTERM, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a write that fails */
     map_sigbus_install(last_words);
     conn = wire_conn_new((int)arg_opts.fd, OUT_MAX);
     rc = metric_page_map(metrics_defs, METRICS_N, (int)arg_opts.page_fd, &page, &e);

@@ -3,6 +3,7 @@ the log. No model: these daemons start at once."""
 import json
 import os
 import re
+import resource
 import sqlite3
 import subprocess
 
@@ -155,6 +156,19 @@ def test_a_full_disk_refuses_changes_and_the_daemon_serves_on(on_small_disk):
     os.unlink(disk + "/filler")
     assert ask("PUT", "/api/v1/config/draft", {"text": text + "# x\n" * 100000})[0] == 200
     assert ask("GET", "/api/v1/config/draft")[1]["text"].endswith("# x\n")
+
+
+def test_a_limit_of_file_sizes_is_a_write_that_fails(empty):
+    none = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    text = empty.local("/api/v1/config")["text"] + "# a comment\n" * 10000
+    resource.prlimit(empty.p.pid, resource.RLIMIT_FSIZE, (4096, none[1]))
+    status, _, body = empty.local_request("PUT", "/api/v1/config/draft", {"text": text})
+    said = json.loads(body)["error"]["message"]
+    assert status >= 500 and said.startswith("state database") and len(said) < 300, (status, said)
+    assert empty.get("/healthz")[0] == 200
+    resource.prlimit(empty.p.pid, resource.RLIMIT_FSIZE, none)
+    assert empty.local_request("PUT", "/api/v1/config/draft", {"text": text})[0] == 200
+    assert empty.local("/api/v1/journal/verify")["whole"]
 
 
 def test_the_log_has_hashes(empty):
