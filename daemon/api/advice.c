@@ -3,7 +3,8 @@
  * The newest complete search of an instance (or the run that is named) is the contract
  * that is asked about. Runs whose contracts agree with it in all but what is compared, on
  * as many devices, count as measured; costs of a step come from the newest of these that
- * had one pool. Gathered on the control thread, computed on a worker. */
+ * had one pool, and how they scale from the newest such run on fewer devices. Gathered on
+ * the control thread, computed on a worker. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ struct question {
     struct pd_run run[RUNS_MAX];
     int n_runs;
     int64_t against; /* the run that is the contract */
-    char instance[64], handoff[120];
+    char instance[64], handoff[120], scaling[120];
 };
 
 /* One stored run, parsed. */
@@ -114,14 +115,19 @@ static const struct parsed *reference(const struct parsed *v, int n, int64_t wan
     return NULL;
 }
 
-static bool comparable(const struct parsed *a, const struct parsed *b)
+/* Of one contract, on however many devices. */
+static bool alike(const struct parsed *a, const struct parsed *b)
 {
     json_t *shown = NULL;
-    bool yes = parts(a) == parts(b) &&
-               contract_compare(a->contract, b->contract, &shown, NULL) == 0;
+    bool yes = contract_compare(a->contract, b->contract, &shown, NULL) == 0;
 
     json_decref(shown);
     return yes;
+}
+
+static bool comparable(const struct parsed *a, const struct parsed *b)
+{
+    return parts(a) == parts(b) && alike(a, b);
 }
 
 static int mode_of(const struct parsed *p)
@@ -150,6 +156,34 @@ static bool take_cost(const struct parsed *p, struct pd_world *w)
            w->decode_ms + w->decode_seq_ms > 0;
 }
 
+/* How long a step takes on fewer devices, by the newest run that says so. */
+static void take_scale(const struct parsed *v, int n, const struct parsed *ref,
+                       struct question *q)
+{
+    struct pd_world *all = &q->world, some;
+
+    snprintf(q->scaling, sizeof(q->scaling),
+             "assumed: half of the devices take twice as "
+             "long, for no run on fewer says");
+    for (int i = 0; i < n; i++) {
+        double times = (double)parts(ref) / parts(&v[i]);
+
+        if (times <= 1 || !alike(ref, &v[i]) || !take_cost(&v[i], &some))
+            continue;
+        all->prefill_scale = pd_scale(all->prefill_tok_ms, some.prefill_tok_ms, times);
+        all->decode_scale = pd_scale(all->decode_ms + all->decode_seq_ms,
+                                     some.decode_ms + some.decode_seq_ms, times);
+        snprintf(
+            q->scaling, sizeof(q->scaling),
+            "measured, run %lld on %d of %d: a prompt takes %.2f, a decode step %.2f "
+            "times as long",
+            (long long)v[i].id, parts(&v[i]), parts(ref),
+            pow(times, all->prefill_scale > 0 ? all->prefill_scale : 1),
+            pow(times, all->decode_scale > 0 ? all->decode_scale : 1));
+        return;
+    }
+}
+
 static int take_runs(const struct parsed *v, int n, const struct parsed *ref,
                      struct question *q, struct err *e)
 {
@@ -168,6 +202,7 @@ static int take_runs(const struct parsed *v, int n, const struct parsed *ref,
         return err_set(e, ERR_UNAVAIL,
                        "no run with this contract says what a step costs on all devices: "
                        "measure the instance once in mode colocated or chunked");
+    take_scale(v, n, ref, q);
     return 0;
 }
 
@@ -345,6 +380,7 @@ static void advise(struct conn *c)
     jw_kint(&r.w, "against", q->against);
     jw_kint(&r.w, "devices", q->world.devices);
     jw_kstr(&r.w, "handoff", q->handoff);
+    jw_kstr(&r.w, "scaling", q->scaling);
     jw_kbool(&r.w, "sure", a.sure);
     put_number(&r.w, "spread", true, a.spread);
     jw_key(&r.w, "modes");

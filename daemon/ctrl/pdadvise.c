@@ -10,6 +10,8 @@
 
 enum { BISECT = 12 };
 static const double RATE_MIN = 1e-3, RATE_MAX = 1e5;
+/* A prediction may be off by so much even where those of the measured modes were not. */
+static const double DOUBT = 0.25;
 
 const char *pd_mode_name(enum pd_mode m)
 {
@@ -19,6 +21,14 @@ const char *pd_mode_name(enum pd_mode m)
 }
 
 /* ---- prediction ---- */
+
+double pd_scale(double all, double part, double n)
+{
+    static const double least = 0.01; /* 0 means that nothing is known */
+    double x = all > 0 && part > 0 && n > 1 ? log(part / all) / log(n) : 0;
+
+    return x == 0 ? 0 : fmin(fmax(x, least), 1);
+}
 
 /* Requests a second when one is served after the other by all devices: where to begin. */
 static double alone(const struct pd_world *w, const struct pd_work *k)
@@ -224,7 +234,8 @@ void pd_advise(const struct pd_world *w, const struct pd_work *k,
     for (int i = 0; i < PD_MODES; i++)
         say_why(k, &ret->row[i]);
     lead = next->goodput > 0 ? best->goodput / next->goodput - 1 : INFINITY;
-    ret->sure = best->goodput > 0 && ((best->measured && next->measured) ||
-                                      (isfinite(ret->spread) && lead > ret->spread));
+    ret->sure =
+        best->goodput > 0 && ((best->measured && next->measured) ||
+                              (isfinite(ret->spread) && lead > fmax(ret->spread, DOUBT)));
     say_text(ret);
 }

@@ -9,7 +9,8 @@
  *
  * where start is that of a prompt alone, of a batch alone, or the larger of both, and the
  * rate is searched as llmctl load does. Split has two such worlds, each with its share of
- * the devices (a step takes all/share times as long), and a handoff of T_fixed + S / B
+ * the devices (a step takes all/share times as long, or as much as was measured on
+ * fewer devices: pd_scale), and a handoff of T_fixed + S / B
  * for the last chunk, the others travelling while it is computed; all shares are tried.
  * Where a mode is both measured and predicted, the quotient is the error of the others,
  * and they are corrected by it. Any thread; a few ms a mode. */
@@ -30,6 +31,8 @@ struct pd_world {
     int devices; /* that can be shared out between two pools */
     int step_tok, max_seqs, prefill_run;
     double handoff_ms, handoff_tok_ms; /* T_fixed, and per token: S / B */
+    /* 1 / n of the devices take n to the power of this times as long; 0 = not known: 1 */
+    double prefill_scale, decode_scale;
 };
 
 struct pd_work {
@@ -39,6 +42,10 @@ struct pd_work {
     double cv2;                      /* of the gaps between arrivals; 1 = Poisson */
     uint64_t seed;
 };
+
+/* The power of pd_world that says: a step of `all` ms on n times as many devices took
+ * `part` ms on fewer; of 0..1, 0 where it cannot be told. */
+double pd_scale(double all, double part, double n);
 
 struct pd_guess {
     double goodput;      /* requests/s; 0: not even one in a thousand seconds */
@@ -69,7 +76,8 @@ struct pd_row {
 struct pd_advice {
     struct pd_row row[PD_MODES]; /* the best first */
     double spread; /* largest |error| of the measured ones; NAN without any */
-    bool sure;     /* the best is measured, or leads by more than spread */
+    bool sure; /* both of the best two are measured, or it leads by more than spread, and
+                  by more than a quarter */
     char text[400];
 };
 void pd_advise(const struct pd_world *w, const struct pd_work *k,

@@ -21,7 +21,7 @@ struct preq {
 struct engine {
     const struct pd_world *w;
     enum pd_mode mode;
-    double slow; /* its steps take so many times as long as on all devices */
+    double slow_prefill, slow_decode; /* so many times as long as on all devices */
     bool only_prefill, only_decode;
     struct preq **wait; /* in the order of ready_ms */
     int n_wait, next;   /* next: the first that has not begun */
@@ -77,11 +77,12 @@ static void arrive(const struct pd_work *k, double rate, int world, struct preq 
 static double cost(const struct engine *e, int prompt_tok, int seqs)
 {
     const struct pd_world *w = e->w;
-    double start = !prompt_tok ? w->decode_ms
-                   : !seqs     ? w->prefill_ms
-                               : fmax(w->decode_ms, w->prefill_ms);
+    double decode = e->slow_decode * w->decode_ms,
+           prefill = e->slow_prefill * w->prefill_ms;
+    double start = !prompt_tok ? decode : !seqs ? prefill : fmax(decode, prefill);
 
-    return e->slow * (start + prompt_tok * w->prefill_tok_ms + seqs * w->decode_seq_ms);
+    return start + e->slow_prefill * prompt_tok * w->prefill_tok_ms +
+           e->slow_decode * seqs * w->decode_seq_ms;
 }
 
 static void token(struct preq *r, double now)
@@ -203,6 +204,12 @@ static void hand_over(const struct pd_world *w, struct preq *v, struct preq **li
     qsort(list, (size_t)*ret_n, sizeof(*list), by_ready);
 }
 
+/* So many times as long as on all devices. */
+static double slower(const struct pd_world *w, int devices, double scale)
+{
+    return pow((double)w->devices / devices, scale > 0 ? scale : 1);
+}
+
 static double run_split(const struct pd_world *w, int prefill_devices, struct preq *v,
                         struct engine *e, struct preq **list)
 {
@@ -210,14 +217,15 @@ static double run_split(const struct pd_world *w, int prefill_devices, struct pr
 
     *p = (struct engine){.w = w,
                          .mode = PD_CHUNKED,
-                         .slow = (double)w->devices / prefill_devices,
+                         .slow_prefill = slower(w, prefill_devices, w->prefill_scale),
                          .only_prefill = true,
                          .wait = list,
                          .n_wait = REQUESTS};
     run_engine(p);
     *d = (struct engine){.w = w,
                          .mode = PD_CHUNKED,
-                         .slow = (double)w->devices / (w->devices - prefill_devices),
+                         .slow_decode =
+                             slower(w, w->devices - prefill_devices, w->decode_scale),
                          .wait = list};
     hand_over(w, v, list, &d->n_wait);
     return run_engine(d);
@@ -274,8 +282,12 @@ static void run_world(const struct pd_world *w, const struct pd_work *k, enum pd
     if (m == PD_SPLIT) {
         t->late += run_split(w, prefill_devices, v, e, list) / WORLDS;
     } else {
-        *e = (struct engine){
-            .w = w, .mode = m, .slow = 1, .wait = list, .n_wait = REQUESTS};
+        *e = (struct engine){.w = w,
+                             .mode = m,
+                             .slow_prefill = 1,
+                             .slow_decode = 1,
+                             .wait = list,
+                             .n_wait = REQUESTS};
         t->late += run_engine(e) / WORLDS;
     }
     count(k, v, t);

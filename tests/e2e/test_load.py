@@ -134,6 +134,7 @@ def test_advice_needs_a_search_and_labels_its_figures(rack, runs):
     assert modes["chunked"]["goodput"] == run["result"]["goodput"]
     assert modes["colocated"]["basis"].startswith("predicted, error")
     assert modes["split"]["basis"] == "not possible" and "two devices" in modes["split"]["why"]
+    assert a["scaling"].startswith("assumed")  # of one device there is no part
     assert "BASIS" in llmctl(rack, "pd", "advise").stdout
 
 
