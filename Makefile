@@ -121,7 +121,7 @@ check: all $(B)/llmrackd-faults $(B)/llmrack-engine-faults $(UNIT) fuzz-build $(
 # The daemon with the points at which a crash test kills it: $(FAULTS) are compiled again.
 FAULTS := base/fault.c $(DAEMON) $(wildcard daemon/ctrl/confmgr*.c state/*.c) daemon/ctrl/system.c daemon/ctrl/supervisor.c
 FAULTS_ENGINE := base/fault.c kernels/comm.c daemon/engine_main.c $(addprefix daemon/serve/,rank.c engine_load.c \
-	kvpull.c expertload.c engine.c engine_handoff.c)
+	kvpull.c expertload.c engine.c engine_handoff.c engine_check.c)
 $(B)/llmrackd-faults: $(FAULTS) $(O)/libllmrack.a
 $(B)/llmrack-engine-faults: $(FAULTS_ENGINE) $(O)/libllmrack.a
 $(B)/llmrackd-faults $(B)/llmrack-engine-faults:

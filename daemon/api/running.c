@@ -85,6 +85,8 @@ static void put_pool(struct jw *w, const struct pool_status *s)
     jw_kint(w, "waiting", s->waiting);
     jw_kint(w, "helping", s->helping);
     jw_kint(w, "away", s->away);
+    jw_kbool(w, "stalled", s->stalled);
+    jw_kint(w, "imports", s->imports);
     jw_kint(w, "exports", s->exports);
     jw_kint(w, "export_blocks", s->export_blocks);
     jw_kint(w, "quarantined_blocks", s->quarantined);

@@ -107,7 +107,7 @@ struct conf_instance {
     } sampling;
     struct conf_slo slo;
     struct {
-        int64_t lease_ms;
+        int64_t lease_ms, stall_ms;
         bool sums;
     } handoff;
     int64_t stuck_s;

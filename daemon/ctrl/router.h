@@ -42,7 +42,9 @@ struct served_hot {
     int isolate;              /* enum conf_isolate: who shares prefixes */
     bool recompute;           /* requests outlive their engine; else they fail with it */
     int64_t restart_wait_us;  /* so long they wait for another, or for its restart */
-    bool trial; /* its output differs from the model's: for administrators */
+    int64_t
+        stall_us; /* of one that computes prompts for others: split_watch; 0 = never */
+    bool trial;   /* its output differs from the model's: for administrators */
 };
 
 struct gen_finish {
@@ -144,6 +146,9 @@ struct pool_status {
     int helping, away; /* prompts of others' requests; own ones that are computed there */
     /* KV that waits for the other pool: requests and blocks; of these in quarantine */
     int exports, export_blocks, quarantined;
+    int imports;  /* requests whose KV is to come, or whose copy is not back */
+    bool stalled; /* it ends no step though it has prompts of others: they are not its own
+                   */
     int64_t handoffs, lost, recomputed, retries; /* since it started */
     double bytes;
     double p50_s, p95_s, p99_s; /* of handoffs; NaN without any */

@@ -168,6 +168,7 @@ static void describe_pool(const struct target *t, struct pool_status *ret)
         .exports = (int)metric_get(p, M_HANDOFF_EXPORTS, 0),
         .export_blocks = (int)metric_get(p, M_HANDOFF_EXPORT_BLOCKS, 0),
         .quarantined = (int)metric_get(p, M_HANDOFF_QUARANTINED, 0),
+        .stalled = t->end.stalled,
         .handoffs = (int64_t)metric_get(p, M_HANDOFF_TIME, 0),
         .lost = (int64_t)metric_get(p, M_HANDOFF_LOST, 0),
         .recomputed = (int64_t)metric_get(p, M_HANDOFF_RECOMPUTED, 0),
@@ -177,6 +178,8 @@ static void describe_pool(const struct target *t, struct pool_status *ret)
         .p95_s = metric_quantile(p, M_HANDOFF_TIME, 0.95),
         .p99_s = metric_quantile(p, M_HANDOFF_TIME, 0.99),
     };
+    for (int i = 0; i < 4; i++)
+        ret->imports += (int)metric_get(p, M_HANDOFF_IMPORTS, i);
     memcpy(ret->name, t->st.name, sizeof(ret->name));
     snprintf(ret->role, sizeof(ret->role), "%s",
              t->end.role == CONF_ROLE_PREFILL ? "prefill" : "decode");

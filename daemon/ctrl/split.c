@@ -30,6 +30,8 @@
 #include "daemon/serve/metrics.h"
 #include "daemon/serve/wire_kv.h"
 
+enum { STALL_STEPS = 8 };
+
 struct split_region {
     struct wire_arena a;
     int fd;
@@ -140,7 +142,8 @@ void split_arena(struct target *t, const struct wire_arena *a, int fd)
 static bool can_help(const struct target *p, const struct target *t)
 {
     return p->end.role == CONF_ROLE_PREFILL && introduced(&p->end) && p->model &&
-           same_pools(p, t) && router_same_model(&p->model->pub, &t->model->pub) &&
+           !p->end.stalled && same_pools(p, t) &&
+           router_same_model(&p->model->pub, &t->model->pub) &&
            router_not_ready(p, NULL) == 0 && p->n_live + p->end.n_help < p->max_live;
 }
 
@@ -190,10 +193,8 @@ static void detach(struct req *q)
         return;
     p->end.n_help--;
     p->end.help_load -= q->n_prompt;
-    if (q->leg.asked) {
-        p->end.n_asked--;
+    if (q->leg.asked)
         q->target->end.n_away--;
-    }
     q->leg.helper = NULL;
     q->leg.asked = false;
 }
@@ -267,10 +268,14 @@ static void on_reserved(struct target *t, struct req *q)
         late(t);
         return;
     }
+    if (p->end.stalled) {
+        fall_back(q);
+        return;
+    }
     lock(t);
     q->leg.asked = true;
     q->leg.asked_us = now_us();
-    p->end.n_asked++;
+    p->end.n_owed++;
     t->end.n_away++;
     unlock(t);
     metric_observe(t->page->page, M_HANDOFF_RESERVE,
@@ -391,6 +396,11 @@ bool split_finish(struct target *helper, uint64_t id, const struct gen_finish *f
     struct req *q = router_heard(helper->r, id);
     struct target *t;
 
+    if (helper->end.n_owed && !(q && q->target == helper)) {
+        lock(helper);
+        helper->end.n_owed--;
+        unlock(helper);
+    }
     if (!q || q->leg.helper != helper || !q->leg.asked)
         return false;
     t = q->target;
@@ -439,12 +449,70 @@ static struct req *any_helped(struct target *p)
     return NULL;
 }
 
+/* All that it helps go on without it; how many. */
+static int leave(struct target *p)
+{
+    struct req *q;
+
+    for (int n = 0;; n++) {
+        lock(p);
+        q = any_helped(p);
+        unlock(p);
+        if (!q)
+            return n;
+        if (q->cancelled) {
+            lock(p);
+            split_cancel(q);
+            detach(q);
+            unlock(p);
+        } else {
+            fall_back(q);
+        }
+    }
+}
+
+int64_t split_patience(const struct target *p)
+{
+    return p->end.role == CONF_ROLE_PREFILL ? p->hot.stall_us : 0;
+}
+
+/* A model whose steps are long is not taken for one that stands still. */
+static int64_t patience(const struct target *p)
+{
+    double n = metric_get(p->page->page, M_STEPS, 0);
+    double s = metric_get(p->page->page, M_STEP_SECONDS, 0);
+    int64_t own = n > 0 ? (int64_t)(STALL_STEPS * s / n * 1e6) : 0;
+
+    return own > p->hot.stall_us ? own : p->hot.stall_us;
+}
+
+bool split_watch(struct target *p, int64_t now, int *ret_n)
+{
+    struct split_end *x = &p->end;
+    double steps = metric_get(p->page->page, M_STEPS, 0);
+
+    if (!split_patience(p) || !x->n_owed || steps != x->steps) {
+        lock(p);
+        x->moved_us = now;
+        x->steps = steps;
+        x->stalled = false;
+        unlock(p);
+        return false;
+    }
+    if (x->stalled || now - x->moved_us < patience(p))
+        return false;
+    lock(p);
+    x->stalled = true;
+    unlock(p);
+    *ret_n = leave(p);
+    return true;
+}
+
 void split_done(struct target *t) { drop_regions(&t->end); }
 
 void split_gone(struct target *t)
 {
     uint64_t gone = t->end.incarnation;
-    struct req *q;
 
     t->end.line = NULL;
     drop_regions(&t->end);
@@ -455,18 +523,9 @@ void split_gone(struct target *t)
             child_relay(o->end.line, WIRE_PEER_GONE, &gone, sizeof(gone));
     }
     t->end.incarnation = 0;
-    for (;;) {
-        lock(t);
-        q = any_helped(t);
-        unlock(t);
-        if (!q)
-            return;
-        if (q->cancelled) {
-            lock(t);
-            detach(q);
-            unlock(t);
-        } else {
-            fall_back(q);
-        }
-    }
+    lock(t);
+    t->end.n_owed = 0;
+    t->end.stalled = false;
+    unlock(t);
+    leave(t);
 }

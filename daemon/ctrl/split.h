@@ -44,9 +44,13 @@ struct split_end {
     struct split_region *regions; /* control thread */
     int n_regions, want;          /* told so far; that there will be */
     int role;                     /* enum conf_role */
-    int n_help, n_asked;          /* requests of others that it helps; that it has */
+    int n_help;                   /* requests of others that it helps */
+    int n_owed;                   /* that it was given and has not said the end of */
     int n_away;                   /* of its own: those that a helper has */
     int64_t help_load;            /* tokens of the prompts that it is to compute */
+    bool stalled;                 /* it owes ends and no step ends: nobody asks it */
+    int64_t moved_us;             /* when it owed nothing or a step ended, last */
+    double steps;                 /* that had ended then */
 };
 
 /* What handing prompts over brought and cost in the last minute, in seconds of requests;
@@ -82,6 +86,12 @@ void split_heard(struct target *t, enum wire_kind kind, const void *p, size_t n)
 
 /* The request goes to its target now: with a helper, where there is one. */
 void split_begin(struct target *t, struct req *q, struct wire_add *add);
+/* By a timer of the engine. A prefill engine that ends no step for so long as
+ * handoff.stall_ms says, or some steps of its own would take, while it has prompts of
+ * others: they are computed by their targets, and no more come until it goes on. True
+ * when it is found so, with how many they were. */
+bool split_watch(struct target *p, int64_t now_us, int *ret_n);
+int64_t split_patience(const struct target *p); /* that limit; 0: none, or no such one */
 /* Its client is gone: tell the helper too. */
 void split_cancel(struct req *q);
 /* Tokens of q were handed on. */

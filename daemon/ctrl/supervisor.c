@@ -506,12 +506,29 @@ static void kill_stuck(struct supervisor *s, int64_t limit)
 
 static int64_t tick_us(const struct supervisor *s)
 {
-    int64_t t = s->cfg.hello_us;
+    int64_t t = s->cfg.hello_us, stall = split_patience(s->cfg.target);
 
     t = s->cfg.load_us < t ? s->cfg.load_us : t;
     if (s->cfg.stuck_us)
         t = s->cfg.stuck_us < t ? s->cfg.stuck_us : t;
+    if (stall)
+        t = stall < t ? stall : t;
     return t / TICKS;
+}
+
+static void look_for_stall(struct supervisor *s, int64_t now)
+{
+    char detail[128];
+    int n;
+
+    if (!is_ready(s) || !split_watch(s->cfg.target, now, &n))
+        return;
+    snprintf(detail, sizeof(detail),
+             "no step has ended for %.1f s or more: %d prompts go to decode engines",
+             (double)split_patience(s->cfg.target) / 1e6, n);
+    note(s, "engine.stalled", "failed", detail);
+    log_about(LOG_LV_WARN, &(struct log_about){.instance = s->cfg.instance}, "'%s': %s",
+              s->cfg.instance, detail);
 }
 
 static void on_tick(void *arg)
@@ -519,6 +536,8 @@ static void on_tick(void *arg)
     struct supervisor *s = arg;
     bool moved = true;
     int64_t limit = watch_limit(s, &moved), now = now_us();
+
+    look_for_stall(s, now);
 
     if (moved)
         s->moved_us = now;

@@ -282,7 +282,7 @@ int target_live(struct target *t, int *ret_sent)
     pthread_mutex_lock(&t->r->lock);
     n = t->n_live + t->end.n_help;
     if (ret_sent)
-        *ret_sent = t->n_sent - t->end.n_away + t->end.n_asked;
+        *ret_sent = t->n_sent - t->end.n_away + t->end.n_owed;
     pthread_mutex_unlock(&t->r->lock);
     return n;
 }

@@ -261,6 +261,7 @@ static void set_hot(struct unit *u)
                            i->kv.isolate,
                            i->on_engine_loss == CONF_LOSS_RECOMPUTE,
                            i->restart_wait_s * 1000000,
+                           i->handoff.stall_ms * 1000,
                            .trial = on_trial(u)};
 
     target_set_hot(u->target, &h);
@@ -473,6 +474,9 @@ bool unit_hot_differs(const struct unit *u, const struct conf_instance *to, char
     else if (i->prefill_run != to->prefill_run)
         snprintf(why, 160, "prefill_run %lld -> %lld", (long long)i->prefill_run,
                  (long long)to->prefill_run);
+    else if (i->handoff.stall_ms != to->handoff.stall_ms)
+        snprintf(why, 160, "handoff.stall_ms %lld -> %lld",
+                 (long long)i->handoff.stall_ms, (long long)to->handoff.stall_ms);
     else if (memcmp(&i->experts, &to->experts, sizeof(i->experts)))
         snprintf(why, 160, "experts");
     else if (memcmp(&i->slo, &to->slo, sizeof(i->slo)))

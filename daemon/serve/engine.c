@@ -26,10 +26,10 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
-#include "base/log.h"
 #include "base/loop.h"
 #include "base/spin.h"
 #include "daemon/serve/cpuplan.h"
+#include "daemon/serve/engine_check.h"
 #include "daemon/serve/engine_handoff.h"
 #include "daemon/serve/engine_experts.h"
 #include "daemon/serve/engine_load.h"
@@ -144,32 +144,11 @@ static int engine_tell(struct engine *g)
     return wire_uncork(g->conn, &g->why);
 }
 
-static void engine_last_words(struct wire_conn *conn, const struct err *e)
-{
-    struct wire_fail f = {.code = e->code};
-
-    snprintf(f.msg, sizeof(f.msg), "%s", e->msg);
-    wire_send(conn, WIRE_FAIL, &(struct wire_part){&f, sizeof(f)}, 1, NULL);
-}
-
-/* ---- tests ---- */
-
 static int engine_check(struct engine *g)
 {
     if (sched_check(g->sched, &g->why) < 0)
         return -1;
     return engine_handoff_check(g->handoff, &g->why);
-}
-
-/* A block is lost or used twice: loudly, and before anything else happens. */
-static void engine_abort(struct engine *g)
-{
-    struct err e;
-
-    err_set(&e, ERR_INTERNAL, "an invariant does not hold: %s", g->why.msg);
-    log_error("%s", e.msg);
-    engine_last_words(g->conn, &e);
-    abort();
 }
 
 /* What follows every event. */
@@ -187,7 +166,7 @@ static void engine_settle(void *arg)
     } while (more);
     engine_tiers_settle(g->tiers);
     if (fault_on() && engine_check(g) < 0)
-        engine_abort(g);
+        engine_check_failed(g->conn, &g->why);
     bool want = wire_wants_write(g->conn);
     if (want != g->watch_write)
         loop_fd_set(g->wire_fd, EPOLLIN | (want ? EPOLLOUT : 0));
@@ -562,6 +541,14 @@ static int engine_hello(struct wire_conn *conn, struct err *e)
     struct wire_hello h = {WIRE_VERSION, (uint32_t)getpid()};
 
     return wire_send(conn, WIRE_HELLO, &(struct wire_part){&h, sizeof(h)}, 1, e);
+}
+
+static void engine_last_words(struct wire_conn *conn, const struct err *e)
+{
+    struct wire_fail f = {.code = e->code};
+
+    snprintf(f.msg, sizeof(f.msg), "%s", e->msg);
+    wire_send(conn, WIRE_FAIL, &(struct wire_part){&f, sizeof(f)}, 1, NULL);
 }
 
 int engine_run(const struct engine_cfg *cfg, struct wire_conn *conn,

@@ -13,6 +13,7 @@
 #include "base/fault.h"
 #include "base/loop.h"
 #include "base/mem.h"
+#include "daemon/serve/engine_check.h"
 #include "daemon/serve/engine_metrics.h"
 #include "daemon/serve/kvmap.h"
 #include "daemon/serve/kvpull.h"
@@ -466,13 +467,18 @@ static void begin_pull(struct engine_handoff *h, const struct handoff_act *a)
     pull_back(h, j);
 }
 
+static void take_pulls(struct engine_handoff *h)
+{
+    for (struct kvpull_job *j; (j = kvpull_poll(h->pulls));)
+        pull_back(h, j);
+}
+
 static void on_pulls(void *arg, int fd, uint32_t events)
 {
     struct engine_handoff *h = arg;
 
     (void)fd, (void)events;
-    for (struct kvpull_job *j; (j = kvpull_poll(h->pulls));)
-        pull_back(h, j);
+    take_pulls(h);
     h->settle(h->arg);
 }
 
@@ -480,6 +486,7 @@ static void on_timer(void *arg)
 {
     struct engine_handoff *h = arg;
 
+    take_pulls(h); /* those that are back are not late */
     handoff_tick(h->h, now_us());
     h->settle(h->arg);
 }
@@ -498,49 +505,9 @@ int engine_handoff_start(struct engine_handoff *h, struct sched *s, struct loop 
     return loop_fd_add(loop, kvpull_fd(h->pulls), EPOLLIN, on_pulls, h, &h->pull_fd, e);
 }
 
-/* ---- tests ---- */
-
-/* Where a test holds, stops or ends an engine that has a handoff in that state. */
-static void fault_states(const struct handoff_stats *st)
-{
-    const struct {
-        const char *name;
-        int n;
-    } at[] = {
-        {"export_open", st->open},
-        {"export_sent", st->exports - st->open - st->quarantined},
-        {"export_quarantine", st->quarantined},
-        {"import_queued", st->queued},
-        {"import_wait", st->waiting - st->losing},
-        {"import_pull", st->pulling},
-        {"import_lost", st->losing},
-        {"import_closing", st->closing},
-    };
-
-    for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++)
-        if (at[i].n)
-            fault_hold(at[i].name, 0);
-}
-
 int engine_handoff_check(const struct engine_handoff *h, struct err *e)
 {
-    struct handoff_stats st;
-    struct sched_stats ss;
-
-    if (!h)
-        return 0;
-    if (handoff_check(h->h, e) < 0)
-        return -1;
-    handoff_stats(h->h, &st);
-    sched_stats(h->sched, &ss);
-    if (ss.kv.n_pins != st.export_blocks)
-        return err_set(e, ERR_INTERNAL,
-                       "KV blocks are pinned %d times, exported %d times", ss.kv.n_pins,
-                       st.export_blocks);
-    if (ss.pulls != st.copies)
-        return err_set(e, ERR_INTERNAL, "%d pulls write into blocks, %d copy", ss.pulls,
-                       st.copies);
-    return 0;
+    return h ? engine_check_handoff(h->h, h->sched, e) : 0;
 }
 
 /* ---- what is to be done ---- */
@@ -568,6 +535,9 @@ static int do_act(struct engine_handoff *h, const struct handoff_act *a, struct 
                          &(struct wire_part){&a->pulled, sizeof(a->pulled)}, 1, e);
     case HANDOFF_LOST:
         return tell_lost(h, a, e);
+    case HANDOFF_STUCK:
+        *e = a->why;
+        return -1;
     case HANDOFF_DONE:
         engine_metrics_handoff(h->page, a->copy_us, a->wait_us);
         return 0;
@@ -595,6 +565,6 @@ int engine_handoff_settle(struct engine_handoff *h, struct err *e)
     h->told = st;
     loop_timer_set(h->timer, handoff_deadline(h->h));
     if (fault_on() && !did)
-        fault_states(&st);
+        engine_check_points(&st);
     return did;
 }

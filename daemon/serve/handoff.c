@@ -141,7 +141,8 @@ int64_t handoff_deadline(const struct handoff *h)
     list_for(it, &h->in)
     {
         const struct kv_import *m = list_entry(it, struct kv_import, link);
-        if (m->state == IMPORT_WAIT || m->state == IMPORT_PULL)
+        if (m->state == IMPORT_WAIT || m->state == IMPORT_PULL ||
+            m->state == IMPORT_CLOSING)
             earlier(&at, m->until);
     }
     return at;

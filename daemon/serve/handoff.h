@@ -13,7 +13,9 @@
  *                         \----> LOST
  *
  * An import that is let go of while a pull copies stays, CLOSING, until that is back, and
- * only then tells PULLED(final): the exporter's blocks outlive every copy. Deadlines are
+ * only then tells PULLED(final): the exporter's blocks outlive every copy. One that does
+ * not come back holds its blocks for as long as an exporter's quarantine; then the engine
+ * must end (STUCK), as nothing else frees them. Deadlines are
  * kept by handoff_tick, which a timer calls, whatever else happens or not. One owner
  * thread. */
 #ifndef SERVE_HANDOFF_H
@@ -30,7 +32,7 @@ struct handoff;
 
 struct handoff_cfg {
     int64_t lease_us;      /* export, from its end on: without news of the reader */
-    int64_t quarantine_us; /* then, until the blocks are taken back */
+    int64_t quarantine_us; /* then, until the blocks are taken back; and CLOSING */
     int quarantine_blocks; /* in all; the oldest are taken back first */
     int64_t first_us;      /* import: until the first offer, which may queue */
     int64_t next_us;       /* import: until the next one */
@@ -46,6 +48,7 @@ enum handoff_kind {
     HANDOFF_PULLED, /* send it */
     HANDOFF_LOST,   /* send it */
     HANDOFF_DONE,   /* an import is whole: for the metrics */
+    HANDOFF_STUCK,  /* a copy does not come back: what it may write into is nobody's */
 };
 struct handoff_act {
     enum handoff_kind kind;

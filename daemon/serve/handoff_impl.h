@@ -33,6 +33,7 @@ struct kv_import {
     bool let_go;   /* not in by_id any more */
     uint64_t pull; /* that copies; 0 = none */
     bool stale;    /* its result is of no use */
+    bool overdue;  /* CLOSING: its time was over once */
     int pull_upto, tries, block_tok;
     int have, n_tok, upto; /* upto: offered */
     struct wire_block *blocks;

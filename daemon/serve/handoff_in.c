@@ -32,12 +32,13 @@ static void tell_pulled(struct handoff *h, const struct kv_import *m, bool final
 }
 
 /* Not wanted any more: over, or when its pull is back. */
-static void let_go(struct handoff *h, struct kv_import *m)
+static void let_go(struct handoff *h, int64_t now, struct kv_import *m)
 {
     idmap_del(&h->imports, m->id);
     m->let_go = true;
     if (m->pull) {
         m->state = IMPORT_CLOSING;
+        m->until = now + h->cfg.quarantine_us;
         return;
     }
     tell_pulled(h, m, true, 0, 0);
@@ -244,22 +245,20 @@ void handoff_recompute(struct handoff *h, int64_t now, uint64_t id)
 {
     struct kv_import *m = idmap_get(&h->imports, id);
 
-    (void)now;
     if (!m) {
         h->st.late++;
         return;
     }
     h->st.recomputed++;
-    let_go(h, m);
+    let_go(h, now, m);
 }
 
 void handoff_import_end(struct handoff *h, int64_t now, uint64_t id)
 {
     struct kv_import *m = idmap_get(&h->imports, id);
 
-    (void)now;
     if (m)
-        let_go(h, m);
+        let_go(h, now, m);
 }
 
 void handoff_fail(struct handoff *h, int64_t now, uint64_t id, const struct err *why)
@@ -271,6 +270,23 @@ void handoff_fail(struct handoff *h, int64_t now, uint64_t id, const struct err 
         handoff_import_lose(h, m, why);
 }
 
+/* Not at once: where all of the engine stood still its copies go on only now. */
+static void closing_tick(struct handoff *h, int64_t now, struct kv_import *m)
+{
+    struct handoff_act *a;
+
+    m->until = now + h->cfg.pull_us;
+    if (m->overdue) {
+        a = handoff_act(h, HANDOFF_STUCK, m->id);
+        a->peer = m->peer;
+        err_set(&a->why, ERR_TIMEOUT,
+                "a copy of KV that nobody waits for has not ended for %.1f s: its blocks "
+                "cannot be used",
+                (double)(h->cfg.quarantine_us + h->cfg.pull_us) / 1e6);
+    }
+    m->overdue = true;
+}
+
 /* The request is told lost; a pull that copies goes on in vain. */
 void handoff_imports_tick(struct handoff *h, int64_t now)
 {
@@ -279,6 +295,8 @@ void handoff_imports_tick(struct handoff *h, int64_t now)
     list_for_safe(it, tmp, &h->in)
     {
         struct kv_import *m = list_entry(it, struct kv_import, link);
+        if (m->state == IMPORT_CLOSING && m->until <= now)
+            closing_tick(h, now, m);
         if ((m->state != IMPORT_WAIT && m->state != IMPORT_PULL) || m->until > now)
             continue;
         err_set(&e, ERR_UNAVAIL,

@@ -23,11 +23,12 @@
  * and generations are still those of the EXPORT.
  *
  * When it goes wrong. D says LOST (P late, its blocks reused, a copy that failed as often
- * as it may), or P ends (ERROR, a dead process): the daemon sends CANCEL to P, listens to
- * it no more, and sends D a RECOMPUTE with the ids that the client has got of P (none or
- * one): D computes what is missing and goes on. RECOMPUTE for a request that D has all of
- * is ignored. When D ends, the request begins anew with another pair, or on one engine
- * (GEN_HERE), with those ids as n_gen. A client that goes: CANCEL to both.
+ * as it may), or P ends (ERROR, a dead process) or ends no step for too long: the daemon
+ * sends CANCEL to P, listens to it no more, and sends D a RECOMPUTE with the ids that the
+ * client has got of P (none or one): D computes what is missing and goes on. RECOMPUTE
+ * for a request that D has all of is ignored. When D ends, the request begins anew with
+ * another pair, or on one engine (GEN_HERE), with those ids as n_gen. A client that goes:
+ * CANCEL to both.
  *
  * P holds what it offered until PULLED(final), PEER_GONE of the reader, or the end of its
  * lease; then the blocks are in quarantine for a time and up to a number of blocks, after

@@ -33,7 +33,7 @@ instances:
   main:
     {{model: moe, mode: split, ctx: 512, step_tok: 64, max_seqs: 8, threads: 2, stuck_s: 3,
      restart_wait_s: 60, layout: {{tp: 2, ep: 2}}, kv: {{mib: 2}},
-     handoff: {{lease_ms: 1000, sums: true}}, prefill: {{engines: 2}}, decode: {{engines: 2}}}}
+     handoff: {{lease_ms: 1000, stall_ms: 1500, sums: true}}, prefill: {{engines: 2}}, decode: {{engines: 2}}}}
 """
 LEVEL = ["llmrack_kv_blocks_used", "llmrack_kv_exports", "llmrack_kv_export_blocks",
          "llmrack_kv_quarantined_blocks", "llmrack_kv_held_blocks", "llmrack_kv_imports"]

@@ -341,6 +341,39 @@ static void test_copy_outlives_its_request(void **state)
     }
 }
 
+/* What it may write into is nobody's; a copy that comes back at last is in time. */
+static void test_copy_that_never_comes_back(void **state)
+{
+    (void)state;
+
+    for (int back = 0; back < 2; back++) {
+        struct handoff *h = waiting(0, 64);
+        offer(h, 10, 0, 4, 64, 64);
+        look(h, 1);
+        uint64_t pull = acts[0].pull;
+        handoff_recompute(h, 20, ID);
+        look(h, 0);
+        assert_int_equal(stats(h).copies, 1);
+        assert_int_equal(handoff_deadline(h), 1020);
+        handoff_tick(h, 9000); /* all stood still */
+        look(h, 0);
+        assert_int_equal(handoff_deadline(h), 9050);
+        if (back) {
+            pull_ok(h, 9040, pull);
+            look(h, 1);
+            assert_true(acts[0].kind == HANDOFF_PULLED && acts[0].pulled.final);
+            handoff_tick(h, 9050);
+            look(h, 0);
+            assert_int_equal(stats(h).copies + stats(h).closing, 0);
+        } else {
+            handoff_tick(h, 9050);
+            look(h, 1);
+            assert_true(acts[0].kind == HANDOFF_STUCK && acts[0].why.code == ERR_TIMEOUT);
+        }
+        handoff_free(h);
+    }
+}
+
 static void test_offers_that_do_not_fit(void **state)
 {
     (void)state;
@@ -419,6 +452,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_copies_again_then_lost),
     cmocka_unit_test(test_deadlines),
     cmocka_unit_test(test_copy_outlives_its_request),
+    cmocka_unit_test(test_copy_that_never_comes_back),
     cmocka_unit_test(test_offers_that_do_not_fit),
     cmocka_unit_test(test_exporter_goes_after_the_last),
     cmocka_unit_test(test_cannot_begin),

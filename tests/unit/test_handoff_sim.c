@@ -319,6 +319,8 @@ static void act(struct world *w, struct half *f, const struct handoff_act *a)
         return;
     case HANDOFF_DONE:
         return;
+    case HANDOFF_STUCK: /* here every copy comes back one day */
+        return;
     }
 }
 

@@ -433,6 +433,45 @@ static void kill_engine(struct fix *f, const char *name)
     UNTIL(f, status(f, name).pid != s.pid);
 }
 
+static struct pool_status prefill(struct fix *f)
+{
+    struct pool_status p[8];
+    int n = router_pools(f->r, p, 8);
+
+    for (int i = 0; i < n; i++)
+        if (!strcmp(p[i].role, "prefill"))
+            return p[i];
+    return (struct pool_status){0};
+}
+
+/* An engine that computes nothing of the prompts that it has is passed over until it says
+ * a word, and restarted where it never does. */
+static void stalled_prefill_is_passed_over(void **state)
+{
+    struct fix *f = *state;
+    struct seen s[4] = {{0}};
+    int pid;
+
+    apply(f, SPLIT "    handoff: {stall_ms: 100}\n");
+    pid = status(f, "one/prefill").pid;
+    ask(f, P_SILENT, D_WELL, &s[0]);
+    all_of_it(f, &s[0]);
+    UNTIL(f, !prefill(f).stalled); /* it answered the CANCEL */
+    ask(f, P_WHOLE, D_WELL, &s[1]);
+    UNTIL(f, s[1].finishes);
+    assert_int_equal(s[1].n_out, 1); /* by the prefill engine: it is asked again */
+    ask(f, P_STOPS, D_WELL, &s[2]);
+    UNTIL(f, prefill(f).stalled);
+    all_of_it(f, &s[2]);
+    ask(f, P_WHOLE, D_WELL, &s[3]);
+    all_of_it(f, &s[3]);
+    assert_string_equal(s[3].instance, "one/decode");
+    UNTIL(f, status(f, "one/prefill").pid != pid &&
+                 status(f, "one/prefill").state == INSTANCE_READY);
+    assert_false(prefill(f).stalled);
+    at_rest(f);
+}
+
 /* One pool without an engine: the other serves alone. */
 static void one_pool_is_enough(void **state)
 {
@@ -642,6 +681,7 @@ static const struct CMUnitTest tests[] = {
     T2(d_stops),
     T(the_helper_may_end_it),
     T(cancel_reaches_both),
+    T(stalled_prefill_is_passed_over),
     T(one_pool_is_enough),
     T(ready_with_both_pools),
     T(engines_come_and_go),
