@@ -113,6 +113,7 @@ void split_ready(struct target *t, struct child *line, const struct wire_ready *
     drop_regions(&t->end);
     t->end.line = line;
     t->end.incarnation = r->incarnation;
+    t->end.moved_us = now_us();
     t->end.want = r->n_arenas > WIRE_ARENAS_MAX ? WIRE_ARENAS_MAX : r->n_arenas;
     list_for(it, &t->r->targets)
     {
