@@ -12,7 +12,7 @@ from rack import BIN, SLOW, wait_for
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "tools"))
 tiny_models = pytest.importorskip("tiny_models")
-ASK = {"prompt": "the inner heart", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
+ASK = {"prompt": "the inner heart", "max_tokens": 4, "ignore_eos": True, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +79,16 @@ def test_a_congested_link_is_told_and_ends(rack):
     them are not; without load it is over, and both are in the journal."""
     stop = threading.Event()
 
-    def work():
+    def work():  # long prompts: much on the way at a time, so that a slow machine changes little
+        n = 0
         while not stop.is_set():
-            assert rack.post("/v1/completions", dict(ASK, max_tokens=20))[0] == 200
+            n += 1
+            assert rack.post("/v1/completions", dict(ASK, prompt=f"{n} " + "the inner heart " * 12, max_tokens=1))[0] == 200
 
     t = threading.Thread(target=work)
     t.start()
     try:
-        found = wait_for(lambda: alarms(rack), 60)
+        found = wait_for(lambda: alarms(rack), 120)
         a = wait_for(lambda: alarms(rack).get("link.congested network host1"), 20)
         assert "the net link from host1 to network of emulated cpu:2x1 was taken" in a["text"]
         assert "instance main" in a["text"] and a["severity"] == "warning"

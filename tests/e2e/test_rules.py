@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from rack import SLOW
+
 RULES = "etc/prometheus-rules.yaml"
 OWN = {"up"}  # of Prometheus itself
 
@@ -72,7 +74,7 @@ def promtool():
 
 
 def test_promtool_accepts(promtool):
-    p = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, timeout=60)
+    p = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, timeout=60 * SLOW)
     assert p.returncode == 0, p.stdout + p.stderr
     assert f"{len(rules())} rules found" in p.stdout
 
@@ -175,7 +177,7 @@ def promtool_test(promtool, tmp_path, tests):
     case = tmp_path / "case.yaml"
     case.write_text("\n".join([f"rule_files: [{os.path.abspath(RULES)}]", "evaluation_interval: 1m", "tests:"] +
                               [line for t in tests for line in t]) + "\n")
-    p = subprocess.run([promtool, "test", "rules", str(case)], capture_output=True, text=True, timeout=60)
+    p = subprocess.run([promtool, "test", "rules", str(case)], capture_output=True, text=True, timeout=300 * SLOW)
     return p.returncode, p.stdout + p.stderr
 
 
@@ -216,5 +218,5 @@ def test_what_alerts_say(promtool, tmp_path):
     """Labels and values are in the sentences."""
     case = tmp_path / "case.yaml"
     case.write_text(WORDS.format(rules=os.path.abspath(RULES), link=LINK))
-    p = subprocess.run([promtool, "test", "rules", str(case)], capture_output=True, text=True, timeout=60)
+    p = subprocess.run([promtool, "test", "rules", str(case)], capture_output=True, text=True, timeout=60 * SLOW)
     assert p.returncode == 0, p.stdout + p.stderr
