@@ -23,7 +23,7 @@
 #include "daemon/ctrl/pdadvise.h"
 #include "daemon/ctrl/router.h"
 #include "daemon/serve/metrics.h"
-#include "state/loads.h"
+#include "state/runs.h"
 
 enum {
     RUNS_MAX = 200,
@@ -87,9 +87,9 @@ static int parts(const struct parsed *p)
 static int list_runs(struct store *s, const char *instance, struct parsed *ret,
                      struct err *e)
 {
-    static const struct js_limits lim = {LOAD_JSON_MAX, 16};
-    struct stored_load *row = xcalloc(RUNS_MAX, sizeof(*row));
-    int n = loads_list(s, instance, 0, row, RUNS_MAX, e), kept = 0;
+    static const struct js_limits lim = {RUN_JSON_MAX, 16};
+    struct stored_run *row = xcalloc(RUNS_MAX, sizeof(*row));
+    int n = runs_list(s, RUN_LOAD, instance, 0, row, RUNS_MAX, e), kept = 0;
 
     for (int i = 0; i < n; i++) {
         struct parsed p = {.id = row[i].id};
@@ -100,7 +100,7 @@ static int list_runs(struct store *s, const char *instance, struct parsed *ret,
             parsed_done(&p);
         else
             ret[kept++] = p;
-        loads_row_done(&row[i]);
+        run_done(&row[i]);
     }
     free(row);
     return n < 0 ? -1 : kept;

@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/sha256.h"
 #include "daemon/ctrl/conf.h"
-#include "state/quality.h"
+#include "state/runs.h"
 
 enum { PAGE = 50 };
 
@@ -113,9 +113,9 @@ static int within(const struct wanted *w, int64_t id, const json_t *result, stru
 }
 
 /* 1 = it is the one that counts and is within the bounds, 0 = not of this, -1. */
-static int look_at(struct wanted *w, const struct stored_quality *q, struct err *e)
+static int look_at(struct wanted *w, const struct stored_run *q, struct err *e)
 {
-    static const struct js_limits lim = {QUALITY_JSON_MAX, 16};
+    static const struct js_limits lim = {RUN_JSON_MAX, 16};
     json_t *contract = NULL, *result = NULL;
     int rc = 0;
 
@@ -143,17 +143,17 @@ static int none(const struct wanted *w, struct err *e)
 /* The newest run of this decides. */
 static int allowed(struct store *s, struct wanted *w, struct err *e)
 {
-    struct stored_quality *q = xcalloc(PAGE, sizeof(*q));
+    struct stored_run *q = xcalloc(PAGE, sizeof(*q));
     int64_t before = 0;
     int n, rc = 0;
 
     do {
-        n = quality_list(s, "", before, q, PAGE, e);
+        n = runs_list(s, RUN_QUALITY, "", before, q, PAGE, e);
         for (int k = 0; k < n; k++) {
             if (rc == 0)
                 rc = look_at(w, &q[k], e);
             before = q[k].id;
-            quality_row_done(&q[k]);
+            run_done(&q[k]);
         }
     } while (rc == 0 && n == PAGE);
     free(q);

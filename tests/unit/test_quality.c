@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/quality.h"
-#include "state/quality.h"
+#include "state/runs.h"
 #include "tests/store_help.h"
 
 /* ---- figures ---- */
@@ -165,14 +165,14 @@ static struct conf *conf_of(const struct world *w, const char *lines)
 static void put(const char *settings, const char *build, const char *file,
                 const char *result)
 {
-    struct stored_quality q = {.at_ms = 1, .instance = "main", .model_hash = "h"};
+    struct stored_run q = {.at_ms = 1, .instance = "main", .model_hash = "h"};
 
     q.contract = xasprintf("{\"settings\":\"%s\",\"file\":\"%s\",\"served\":"
                            "{\"build\":\"%s\"}}",
                            settings, file, build);
     q.result = xstrdup(result);
-    ok(quality_put(st, &q, &e));
-    quality_row_done(&q);
+    ok(runs_put(st, RUN_QUALITY, &q, &e));
+    run_done(&q);
 }
 
 #define F8 "    experts:\n      transfer: f8\n      allow_output_change: "
@@ -248,34 +248,34 @@ static void test_permission(void **state)
 /* Of one model the last 100 are kept; what models said comes with one run alone. */
 static void test_kept(void **state)
 {
-    struct stored_quality q = {.at_ms = 5,
-                               .instance = "a",
-                               .model_hash = "h",
-                               .exact = true,
-                               .contract = "{\"x\":1}",
-                               .result = "{\"y\":2}",
-                               .reference = "{\"texts\":[]}"},
-                          got, list[4];
+    struct stored_run q = {.at_ms = 5,
+                           .instance = "a",
+                           .model_hash = "h",
+                           .exact = true,
+                           .contract = "{\"x\":1}",
+                           .result = "{\"y\":2}",
+                           .reference = "{\"texts\":[]}"},
+                      got, list[4];
 
     (void)state;
-    ok(quality_put(st, &q, &e));
+    ok(runs_put(st, RUN_QUALITY, &q, &e));
     snprintf(q.model_hash, sizeof(q.model_hash), "other");
     for (int i = 0; i < 102; i++) {
         snprintf(q.instance, sizeof(q.instance), "%s", i % 2 ? "a" : "b");
-        ok(quality_put(st, &q, &e));
+        ok(runs_put(st, RUN_QUALITY, &q, &e));
     }
-    ok(quality_get(st, 1, &got, &e)); /* of another model */
+    ok(runs_get(st, RUN_QUALITY, 1, &got, &e)); /* of another model */
     assert_string_equal(got.reference, "{\"texts\":[]}");
     assert_true(got.exact);
-    quality_row_done(&got);
-    refused(quality_get(st, 3, &got, &e), ERR_NOTFOUND, "quality run 3");
-    ok(quality_get(st, 4, &got, &e));
-    quality_row_done(&got);
-    assert_int_equal(quality_list(st, "a", 100, list, 4, &e), 4);
+    run_done(&got);
+    refused(runs_get(st, RUN_QUALITY, 3, &got, &e), ERR_NOTFOUND, "quality run 3");
+    ok(runs_get(st, RUN_QUALITY, 4, &got, &e));
+    run_done(&got);
+    assert_int_equal(runs_list(st, RUN_QUALITY, "a", 100, list, 4, &e), 4);
     assert_int_equal(list[0].id, 99);
     assert_null(list[0].reference);
     for (int i = 0; i < 4; i++)
-        quality_row_done(&list[i]);
+        run_done(&list[i]);
 }
 
 #define S(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)

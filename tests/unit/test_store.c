@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 
 #include "base/mem.h"
-#include "state/loads.h"
+#include "state/runs.h"
 #include "state/store_impl.h"
 
 static void journal_keeps_order(void **state)
@@ -142,37 +142,37 @@ static void refuses_strange_files(void **state)
 /* Load runs: newest first, by instance, and the last 1000 stay. */
 static void loads_are_kept(void **state)
 {
-    struct stored_load r = {.at_ms = 5,
-                            .instance = "a",
-                            .model = "m",
-                            .actor = "root",
-                            .contract = "{\"x\":1}",
-                            .result = "{\"y\":2}"},
-                       got, list[4];
-    char *big = xcalloc(1, LOAD_JSON_MAX + 2);
+    struct stored_run r = {.at_ms = 5,
+                           .instance = "a",
+                           .model = "m",
+                           .actor = "root",
+                           .contract = "{\"x\":1}",
+                           .result = "{\"y\":2}"},
+                      got, list[4];
+    char *big = xcalloc(1, RUN_JSON_MAX + 2);
     struct store *s;
 
     (void)state;
     ok(store_open(dir, &s, &e));
     for (int i = 0; i < 1003; i++) {
         snprintf(r.instance, sizeof(r.instance), "%s", i % 2 ? "a" : "b");
-        ok(loads_put(s, &r, &e));
+        ok(runs_put(s, RUN_LOAD, &r, &e));
     }
     assert_int_equal(r.id, 1003);
-    ok(loads_get(s, 1002, &got, &e));
+    ok(runs_get(s, RUN_LOAD, 1002, &got, &e));
     assert_string_equal(got.instance, "a");
     assert_string_equal(got.contract, "{\"x\":1}");
     assert_string_equal(got.result, "{\"y\":2}");
-    loads_row_done(&got);
-    refused(loads_get(s, 3, &got, &e), ERR_NOTFOUND, "load run 3");
-    assert_int_equal(loads_list(s, "a", 1000, list, 4, &e), 4);
+    run_done(&got);
+    refused(runs_get(s, RUN_LOAD, 3, &got, &e), ERR_NOTFOUND, "load run 3");
+    assert_int_equal(runs_list(s, RUN_LOAD, "a", 1000, list, 4, &e), 4);
     assert_int_equal(list[0].id, 998);
     assert_int_equal(list[3].id, 992);
     for (int i = 0; i < 4; i++)
-        loads_row_done(&list[i]);
-    memset(big, 'x', LOAD_JSON_MAX + 1);
+        run_done(&list[i]);
+    memset(big, 'x', RUN_JSON_MAX + 1);
     r.result = big;
-    refused(loads_put(s, &r, &e), ERR_TOOBIG, "load run");
+    refused(runs_put(s, RUN_LOAD, &r, &e), ERR_TOOBIG, "load run");
     free(big);
     store_close(s);
 }
