@@ -30,12 +30,14 @@ struct running {
     int64_t sum_us;
 };
 
+struct waiting {
+    struct move v;
+    int64_t since;
+};
+
 struct moves {
     struct moves_limits l;
-    struct {
-        struct move v;
-        int64_t since;
-    } queue[MOVES_QUEUED];
+    struct waiting queue[MOVES_QUEUED];
     int first, n;
     struct running now;
     uint64_t dropping; /* id; 0 = none */
@@ -216,6 +218,11 @@ static int check(const struct moves *m, const struct move *v, struct err *e)
     return 0;
 }
 
+static struct waiting *queued(struct moves *m, int i)
+{
+    return &m->queue[(m->first + i) % MOVES_QUEUED];
+}
+
 static bool known(const struct moves *m, uint64_t id)
 {
     if (m->dropping == id || (m->now.on && m->now.n.move.id == id))
@@ -235,9 +242,13 @@ int moves_order(struct moves *m, int64_t now, const struct move *v, struct err *
                        (unsigned long long)v->id);
     if (m->n == MOVES_QUEUED)
         return err_set(e, ERR_BUSY, "%d moves wait already", m->n);
-    int at = (m->first + m->n++) % MOVES_QUEUED;
-    m->queue[at].v = *v;
-    m->queue[at].since = now;
+    int at = m->n++; /* of no slots (shares): behind all; others before those */
+    while (v->n && at > 0 && !queued(m, at - 1)->v.n) {
+        *queued(m, at) = *queued(m, at - 1);
+        at--;
+    }
+    queued(m, at)->v = *v;
+    queued(m, at)->since = now;
     return 0;
 }
 

@@ -66,8 +66,9 @@ void moves_limits_init(struct moves_limits *l);
 struct moves *moves_new(const struct moves_limits *l);
 void moves_free(struct moves *m); /* NULL allowed */
 
-/* Put one behind the others. ERR_RANGE: no such layer, expert or rank; ERR_BUSY when
- * MOVES_QUEUED wait; ERR_CONFLICT: an id that is there. */
+/* Put one behind the others, but before those of no slots (new shares, of which a layer
+ * each may wait), which change less. ERR_RANGE: no such layer, expert or rank; ERR_BUSY
+ * when MOVES_QUEUED wait; ERR_CONFLICT: an id that is there. */
 int moves_order(struct moves *m, int64_t now, const struct move *v, struct err *e);
 /* Give up all that is not past its flip. */
 void moves_cancel(struct moves *m, int64_t now, const char *why);

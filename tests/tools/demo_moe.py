@@ -35,7 +35,7 @@ instances:
     step_tok: 128
     kv: {{mib: 256}}
     layout: {{adp: {n}, ep: {n}}}
-    experts: {{spare: 1, policy: auto, sample_ms: 500, share_s: 2, dwell_s: 5, horizon_s: 600,
+    experts: {{spare: 1, policy: auto, sample_ms: 500, share_s: 5, dwell_s: 5, horizon_s: 600,
               max_moves: 16, copy_share: 0.3}}
 """
 

@@ -332,6 +332,34 @@ static void test_steps(void **state)
 
 /* Any events in any order: a copy is freed only after its flip and its steps, dropped
  * only without a flip, and every move has one end. */
+/* What moves copies goes before new shares that wait. */
+static void test_shares_wait(void **state)
+{
+    struct world w;
+    struct moves_news n[5];
+    const struct move shares[2] = {{.id = 91, .layer = 0}, {.id = 92, .layer = 2}};
+    struct moves_act a;
+    struct err e;
+    int k = 0;
+    (void)state;
+
+    begin(&w);
+    order(&w, 1, 0, 1); /* begins at once */
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(moves_order(w.m, w.now, &shares[i], &e), 0);
+    order(&w, 2, 0, 2);
+    order(&w, 3, 0, 3);
+    take(&w);
+    moves_cancel(w.m, w.now, "told in their order");
+    while (moves_next(w.m, w.now, &a))
+        if (a.kind == MOVES_TELL && a.news.state == MOVE_ABORTED && k < 5)
+            n[k++] = a.news;
+    assert_true(k >= 4);
+    assert_true(n[0].move.id == 2 && n[1].move.id == 3);
+    assert_true(n[2].move.id == 91 && n[3].move.id == 92);
+    moves_free(w.m);
+}
+
 static void test_any_order(void **state)
 {
     (void)state;
@@ -377,6 +405,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_cancel),
     cmocka_unit_test(test_refused),
     cmocka_unit_test(test_steps),
+    cmocka_unit_test(test_shares_wait),
     cmocka_unit_test(test_any_order),
 };
 TEST_MAIN("moves", tests)
