@@ -4,6 +4,7 @@
  * Figures are a copy of what the control thread knows. A plan is a dry run, made here;
  * apply is answered with an operation that makes a plan and ends with it. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,12 +83,50 @@ static double imbalance(const double *v, int n)
     return sum > 0 ? most * n / sum : 1;
 }
 
-static void put_phase(struct jw *w, const char *key, const double *tokens, int n)
+static void put_more(struct jw *w, const char *key, const struct experts_more *v, int n,
+                     size_t member)
 {
     jw_key(w, key);
+    jw_arr(w);
+    for (int i = 0; i < n; i++)
+        put_num(w, *(const double *)(const void *)((const char *)&v[i] + member));
+    jw_arr_end(w);
+}
+
+/* Counts as they are: they are to add up. */
+static void put_counts(struct jw *w, const char *key, const double *v, int n)
+{
+    jw_key(w, key);
+    jw_arr(w);
+    for (int i = 0; i < n; i++)
+        jw_int(w, (int64_t)v[i]);
+    jw_arr_end(w);
+}
+
+static void put_phase(struct jw *w, const char *key, const struct experts_view *v, int l,
+                      int phase)
+{
+    size_t at = (size_t)l * (size_t)v->n_expert;
+    const struct experts_sums *s = &v->sums[phase][l];
+    int n = v->n_expert;
+
+    jw_key(w, key);
     jw_obj(w);
-    put_knum(w, "imbalance", imbalance(tokens, n));
-    put_nums(w, "assignments", tokens, n);
+    put_knum(w, "imbalance", imbalance(v->tokens[phase] + at, n));
+    put_counts(w, "assignments", v->tokens[phase] + at, n);
+    put_nums(w, "service_us", v->service_us[phase] + at, n);
+    put_more(w, "queue_us", v->more[phase] + at, n,
+             offsetof(struct experts_more, queue_us));
+    put_more(w, "overflow", v->more[phase] + at, n, offsetof(struct experts_more, over));
+    put_more(w, "replica_hits", v->more[phase] + at, n,
+             offsetof(struct experts_more, replica));
+    jw_kint(w, "overflow_moved", (int64_t)s->moved);
+    jw_kint(w, "overflow_next", (int64_t)s->next);
+    jw_kint(w, "overflow_dropped", (int64_t)s->dropped);
+    jw_kint(w, "dispatch_bytes", (int64_t)s->dispatch_bytes);
+    jw_kint(w, "dispatch_us", (int64_t)s->dispatch_us);
+    jw_kint(w, "combine_bytes", (int64_t)s->combine_bytes);
+    jw_kint(w, "combine_us", (int64_t)s->combine_us);
     jw_obj_end(w);
 }
 
@@ -117,8 +156,8 @@ static void put_layer(struct jw *w, const struct experts_view *v, int l)
     for (int i = 0; i < slots; i++)
         put_num(w, (double)v->share[(size_t)l * (size_t)slots + (size_t)i]);
     jw_arr_end(w);
-    put_phase(w, "prefill", v->tokens[CONTROLLER_PREFILL] + x, v->n_expert);
-    put_phase(w, "decode", v->tokens[CONTROLLER_DECODE] + x, v->n_expert);
+    put_phase(w, "prefill", v, l, CONTROLLER_PREFILL);
+    put_phase(w, "decode", v, l, CONTROLLER_DECODE);
     jw_obj_end(w);
 }
 
@@ -184,6 +223,9 @@ static void put_instance(struct conn *c, struct jw *w, const struct experts_view
     jw_kint(w, "added_max_us", v->added_max_us);
     put_knum(w, "slack_us", v->slack_us);
     jw_kint(w, "step_bytes", v->step_bytes);
+    jw_kint(w, "moves_measured", (int64_t)v->n_measured);
+    put_knum(w, "predicted_us", v->predicted_us);
+    put_knum(w, "realised_us", v->realised_us);
     jw_kint(w, "plan", (int64_t)v->plan);
     put_moves(w, v);
     put_devices(c, w, v);

@@ -77,6 +77,8 @@ static const struct {
     double unit;
 } counters[] = {
     {"llmrack_expert_assignments_total", "Pairs of a row and an expert", SUM(rows), 1},
+    {"llmrack_expert_replica_hits_total",
+     "Of them, in a copy elsewhere than where the expert was loaded", SUM(replica), 1},
     {"llmrack_expert_overflow_total", "Of them, over the capacity of a copy", SUM(over),
      1},
     {"llmrack_expert_overflow_moved_total", "Of these, taken by another copy", SUM(moved),
@@ -115,6 +117,36 @@ static void put_counters(const struct scrape *s)
     }
 }
 
+/* ---- of an instance ---- */
+
+static double measured(const struct experts_view *v) { return (double)v->n_measured; }
+
+static double predicted(const struct experts_view *v) { return v->predicted_us / 1e6; }
+
+static double realised(const struct experts_view *v) { return v->realised_us / 1e6; }
+
+static const struct {
+    const char *name, *kind, *help;
+    double (*of)(const struct experts_view *v);
+} totals[] = {
+    {"llmrack_expert_moves_measured_total", "counter",
+     "Moves of which it is known what they brought", measured},
+    {"llmrack_expert_gain_predicted_seconds", "gauge",
+     "Of a step: what these moves together were to save", predicted},
+    {"llmrack_expert_gain_realised_seconds", "gauge",
+     "Of a step: what they saved, by the loads counted afterwards", realised},
+};
+
+static void put_totals(const struct scrape *s)
+{
+    for (size_t t = 0; t < sizeof(totals) / sizeof(totals[0]); t++) {
+        put_head(s->b, totals[t].name, totals[t].kind, totals[t].help);
+        for (int i = 0; i < s->n; i++)
+            buf_printf(s->b, "%s{instance=\"%s\"} %.9g\n", totals[t].name,
+                       s->v[i].instance, totals[t].of(&s->v[i]));
+    }
+}
+
 /* ---- by rank ---- */
 
 static void put_ranks(const struct scrape *s)
@@ -146,6 +178,7 @@ void experts_metrics(struct experts *x, struct buf *out)
         s.n += experts_view(x, names[i], &s.v[s.n], &e) == 0;
     put_gauges(&s);
     put_counters(&s);
+    put_totals(&s);
     put_ranks(&s);
     for (int i = 0; i < s.n; i++)
         experts_view_done(&s.v[i]);

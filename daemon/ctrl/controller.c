@@ -45,6 +45,7 @@ struct controller *controller_new(int n_layer, int n_expert, int n_rank, int n_s
     c->said = xcalloc((size_t)n_layer, sizeof(*c->said));
     c->outcome = xcalloc((size_t)n_layer, sizeof(*c->outcome));
     c->hand_to = xcalloc((size_t)n_rank, sizeof(*c->hand_to));
+    c->out = xcalloc((size_t)n_rank, sizeof(*c->out));
     c->looked_us = c->shared_us = INT64_MIN;
     controller_clear(c);
     return c;
@@ -63,6 +64,8 @@ void controller_free(struct controller *c)
     free(c->plan);
     free(c->scratch);
     free(c->rows);
+    for (int i = 0; i < c->n_layer; i++)
+        free(c->layer[i].kept);
     free(c->layer);
     free(c->map);
     free(c->before);
@@ -71,6 +74,8 @@ void controller_free(struct controller *c)
     free(c->said);
     free(c->outcome);
     free(c->hand_to);
+    free(c->out);
+    free(c->gain);
     free(c);
 }
 
@@ -210,6 +215,8 @@ static void look_at_hand(struct controller *c, const struct controller_devices *
 /* The plan in the answer gets its number and is remembered; carried: as in hand. */
 static void take_up(struct controller *c, bool carried, int64_t now_us)
 {
+    const struct controller_devices seen = {.out = c->out};
+    const struct expert_ask a = controller_ask(c, &seen, c->quick);
     size_t slots = (size_t)c->n_rank * c->n_slot;
 
     if (!c->act.n_move)
@@ -220,8 +227,10 @@ static void take_up(struct controller *c, bool carried, int64_t now_us)
         m->acted_us = now_us;
         if (!carried)
             continue;
+        if (m->watch) /* no later: then the map is another */
+            controller_told(c, &a, c->said[i].layer);
         m->in_hand = true;
-        m->watch = 0;
+        controller_keep(c, c->said[i].layer);
         m->predicted = c->said[i].gain_us;
         memcpy(c->before + c->said[i].layer * slots, c->map + c->said[i].layer * slots,
                slots * sizeof(*c->map));
@@ -284,6 +293,8 @@ int controller_decide(struct controller *c, const struct controller_series *s,
     if (take_routes(c, r, e) < 0)
         return -1;
     controller_fold(c, s, l);
+    for (int g = 0; g < c->n_rank; g++)
+        c->out[g] = d->out && d->out[g];
     if (c->hand)
         look_at_hand(c, d, l, now_us);
     controller_outcomes(c, d, l, now_us);
@@ -383,6 +394,8 @@ struct controller *controller_copy(const struct controller *c)
     memcpy(n->regime, c->regime, bytes);
     memcpy(n->slow, c->slow, bytes);
     memcpy(n->layer, c->layer, (size_t)c->n_layer * sizeof(*c->layer));
+    for (int i = 0; i < c->n_layer; i++)
+        n->layer[i].kept = NULL;
     n->seen_us = c->seen_us;
     n->between_us = c->between_us;
     n->step_us = c->step_us;
@@ -409,6 +422,7 @@ int controller_adopt(struct controller *c, struct controller *copy,
     c->act.share = c->share;
     c->act.layer = c->said;
     c->act.outcome = c->outcome;
+    c->act.gain = c->gain;
     c->act.move = c->moves.move;
     controller_clear(copy);
     take_up(c, true, now_us);
@@ -428,7 +442,8 @@ void controller_over(struct controller *c, uint64_t plan, bool whole, int64_t no
             continue;
         m->in_hand = false;
         m->acted_us = now_us;
-        m->watch = whole ? plan : 0;
+        m->watch = plan;
+        m->whole = whole;
         m->watch_us = now_us;
         m->foreseen = m->predicted;
     }

@@ -93,6 +93,12 @@ struct controller_outcome { /* of a plan that is over, by loads measured since *
     double predicted_us, realised_us; /* of a step */
 };
 
+struct controller_gain { /* of a group of such a plan that was done, likewise */
+    uint64_t plan;
+    int group, layer;
+    double predicted_us, realised_us;
+};
+
 struct controller_layer { /* of a plan */
     int layer;
     double before, after; /* balancedness */
@@ -116,8 +122,10 @@ struct controller_actions {
      * after, 0 to 1 (expertplan_apart). NAN without affinity data. */
     double apart_before, apart_after;
     uint64_t call_back; /* a plan in hand to abort to its last whole group; 0 */
-    const struct controller_outcome *outcome;
+    const struct controller_outcome *outcome; /* of whole plans */
     int n_outcome;
+    const struct controller_gain *gain; /* of those that were called back too */
+    int n_gain;
     char why[200]; /* of the plan, the call back, or why there is none; "" */
 };
 

@@ -17,7 +17,12 @@ struct layer_mind {
     /* a plan that is over and whose outcome is not told yet; 0: none */
     uint64_t watch;
     int64_t watch_us; /* since */
+    bool whole;       /* it was not called back */
     double foreseen;  /* what it predicted */
+    /* moves of the plan in hand, then of the last one; see controller_gain.c */
+    struct expert_move *kept;
+    int n_kept;
+    bool in_parts;
 };
 
 struct controller {
@@ -40,6 +45,7 @@ struct controller {
     bool asked;       /* by an operator: whatever the policy */
     bool held;        /* no plan of its own */
     uint8_t *hand_to; /* [n_rank]: the plan in hand writes to it */
+    uint8_t *out;     /* [n_rank]: as at the last look */
     /* the answer */
     struct controller_actions act;
     struct expert_moves moves;
@@ -47,6 +53,8 @@ struct controller {
     float *shares; /* [n_layer * n_rank * n_slot] */
     struct controller_layer *said;
     struct controller_outcome *outcome;
+    struct controller_gain *gain;
+    int cap_gain;
 };
 
 /* controller_loads.c: what was counted, into the means. */
@@ -74,5 +82,16 @@ void controller_shares(struct controller *c, const struct routes *r,
 void controller_outcomes(struct controller *c, const struct controller_devices *d,
                          const struct controller_limits *l, int64_t now_us);
 void controller_clear(struct controller *c); /* the answer */
+/* The heaviest load of a layer with the best shares. */
+double controller_heaviest(const struct controller *c, const struct expert_ask *a,
+                           int layer, const int16_t *map);
+
+/* controller_gain.c. Of the plan that is being said: the gain of each of a layer's moves,
+ * n from first, gain in all. The layer's moves are kept until they are told of: what came
+ * of a layer, now. */
+void controller_foresee(struct controller *c, const struct expert_ask *a, int first,
+                        int n, double gain);
+void controller_keep(struct controller *c, int layer);
+void controller_told(struct controller *c, const struct expert_ask *a, int layer);
 
 #endif

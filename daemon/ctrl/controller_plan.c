@@ -48,9 +48,8 @@ void controller_clear(struct controller *c)
                                          .apart_after = NAN};
 }
 
-/* The heaviest load of a layer with the best shares. */
-static double heaviest(const struct controller *c, const struct expert_ask *a, int layer,
-                       const int16_t *map)
+double controller_heaviest(const struct controller *c, const struct expert_ask *a,
+                           int layer, const int16_t *map)
 {
     float *share = xcalloc(slots_of(c), sizeof(*share));
     double high = expertplan_shares(a, layer, map, share);
@@ -117,8 +116,9 @@ static void weigh(struct controller *c, const struct expert_ask *a,
         const int16_t *now = c->map + i * slots_of(c);
         if (!writes || must[i])
             continue;
-        double before = heaviest(c, a, i, now);
-        double fall = before - heaviest(c, a, i, c->moves.map + i * slots_of(c));
+        double before = controller_heaviest(c, a, i, now);
+        double fall =
+            before - controller_heaviest(c, a, i, c->moves.map + i * slots_of(c));
         double steps = c->step_us > 0 ? controller_horizon_us(c, i, l) / c->step_us : 0;
         if (fall < l->min_gain * before || fall * steps <= cost_us(a, l, writes))
             forget(&c->moves, i);
@@ -150,8 +150,8 @@ void controller_say(struct controller *c, const struct expert_ask *a,
             x++;
         if (x == first)
             continue;
-        double before = heaviest(c, a, i, c->map + i * slots_of(c));
-        double after = heaviest(c, a, i, c->moves.map + i * slots_of(c));
+        double before = controller_heaviest(c, a, i, c->map + i * slots_of(c));
+        double after = controller_heaviest(c, a, i, c->moves.map + i * slots_of(c));
         double mean = mean_load(c, a, i);
         c->said[act->n_layer++] =
             (struct controller_layer){.layer = i,
@@ -159,10 +159,7 @@ void controller_say(struct controller *c, const struct expert_ask *a,
                                       .after = after > 0 ? mean / after : 1,
                                       .gain_us = before - after,
                                       .cost_us = cost_us(a, l, writes)};
-        for (int k = first; k < x; k++)
-            c->moves.move[k].gain = writes && c->moves.move[k].kind != EXPERT_RETIRE
-                                        ? (before - after) / writes
-                                        : 0;
+        controller_foresee(c, a, first, x - first, before - after);
     }
 }
 
@@ -248,10 +245,6 @@ void controller_outcomes(struct controller *c, const struct controller_devices *
         struct layer_mind *m = &c->layer[i];
         if (!m->watch || now_us - m->watch_us < l->dwell_us / 2)
             continue;
-        double fall = heaviest(c, &a, i, c->before + i * slots_of(c)) -
-                      heaviest(c, &a, i, c->map + i * slots_of(c));
-        c->outcome[c->act.n_outcome++] =
-            (struct controller_outcome){m->watch, i, m->foreseen, fall};
-        m->watch = 0;
+        controller_told(c, &a, i);
     }
 }

@@ -55,6 +55,7 @@ static void free_counts(struct experts_counts *c)
     for (int p = 0; p < CONTROLLER_PHASES; p++) {
         free(c->tokens[p]);
         free(c->service_us[p]);
+        free(c->more[p]);
         free(c->layer[p]);
     }
 }
@@ -64,6 +65,7 @@ static void new_counts(struct experts_counts *c, int n_layer, size_t n)
     for (int p = 0; p < CONTROLLER_PHASES; p++) {
         c->tokens[p] = xcalloc(n, sizeof(double));
         c->service_us[p] = xcalloc(n, sizeof(double));
+        c->more[p] = xcalloc(n, sizeof(*c->more[p]));
         c->layer[p] = xcalloc((size_t)n_layer, sizeof(*c->layer[p]));
     }
 }
@@ -138,8 +140,8 @@ struct experts_event experts_event(const char *what, uint64_t plan)
     return ev;
 }
 
-void experts_note(struct expert_set *s, const struct experts_event *ev,
-                  const char *result, const struct experts_who *who)
+void experts_journal(const struct expert_set *s, const struct experts_event *ev,
+                     const char *result, const struct experts_who *who)
 {
     char what[40];
     const struct journal_note n = {who ? who->actor : "daemon",
@@ -150,17 +152,24 @@ void experts_note(struct expert_set *s, const struct experts_event *ev,
                                    ev->text};
     struct err e;
 
+    if (!s->x->store)
+        return;
+    snprintf(what, sizeof(what), "experts.%s", ev->what);
+    if (journal_note(s->x->store, &n, &e) < 0)
+        log_error("%s", e.msg);
+}
+
+void experts_note(struct expert_set *s, const struct experts_event *ev,
+                  const char *result, const struct experts_who *who)
+{
     pthread_mutex_lock(&s->x->lock);
     s->history[s->at_history] = *ev;
     s->history[s->at_history].at_ms = clock_wall_ms();
     s->at_history = (s->at_history + 1) % EXPERTS_HISTORY;
     s->n_history += s->n_history < EXPERTS_HISTORY;
     pthread_mutex_unlock(&s->x->lock);
-    if (!result || !s->x->store)
-        return;
-    snprintf(what, sizeof(what), "experts.%s", ev->what);
-    if (journal_note(s->x->store, &n, &e) < 0)
-        log_error("%s", e.msg);
+    if (result)
+        experts_journal(s, ev, result, who);
 }
 
 /* ---- engines ---- */

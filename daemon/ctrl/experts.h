@@ -29,18 +29,24 @@ struct wire_expert_orders;
 struct wire_moved;
 struct wire_ready;
 
-/* Of one layer: pairs (row, expert) in all, over a copy's capacity, and of these what
- * another copy took, the next best expert, or none; time; bytes read from other ranks. */
+/* Of one layer: pairs (row, expert) in all, in copies elsewhere than where the expert was
+ * loaded, over a copy's capacity, and of these what another copy took, the next best
+ * expert, or none; time; bytes read from other ranks. */
 struct experts_sums {
-    double rows, over, moved, next, dropped;
+    double rows, replica, over, moved, next, dropped;
     double queue_us, service_us;
     double dispatch_bytes, dispatch_us, combine_bytes, combine_us;
+};
+/* Of an expert, as in the sums. */
+struct experts_more {
+    double queue_us, over, replica;
 };
 /* Counts since an engine began. Arrays are the caller's, [n_layer * n_expert]. */
 struct experts_counts {
     double steps[CONTROLLER_PHASES];
     double all_steps, step_us; /* of whatever kind, and what they took in all */
     double *tokens[CONTROLLER_PHASES], *service_us[CONTROLLER_PHASES];
+    struct experts_more *more[CONTROLLER_PHASES];
     struct experts_sums *layer[CONTROLLER_PHASES]; /* [n_layer], zeros at first */
 };
 
@@ -118,7 +124,8 @@ struct experts_event {
     int layer;           /* -1 = of all */
     char what[24];       /* plan, advice, move, call-back, outcome, shares, freeze */
     char text[232];
-    /* of a step, us: foreseen and then measured; of a move: step time during it less
+    /* of a step, us: foreseen and then measured (of a move: some time after its plan is
+     * over, NAN until then; see controller_gain.c); of a move: step time during it less
      * before, mean and longest. NAN = not of this event */
     double predicted_us, realised_us, added_us, added_max_us;
     int64_t bytes; /* of a plan or a move */
@@ -126,7 +133,7 @@ struct experts_event {
 struct experts_move {
     struct move move;
     enum move_state state;
-    double gain_us; /* of a step, foreseen: its part of what its layer's moves bring */
+    double gain_us; /* of a step, foreseen */
     char why[128];
 };
 /* A copy that the caller frees by experts_view_done. Arrays [n_layer][..]. */
@@ -137,8 +144,9 @@ struct experts_view {
     bool frozen;
     int64_t expert_bytes;
     double *load; /* [n_expert]: us of a step, as planned by */
-    double
-        *tokens[CONTROLLER_PHASES]; /* [n_expert]: assignments since the engine began */
+    /* [n_expert]: assignments since the engine began, and what is known of them */
+    double *tokens[CONTROLLER_PHASES], *service_us[CONTROLLER_PHASES];
+    struct experts_more *more[CONTROLLER_PHASES];
     double steps[CONTROLLER_PHASES];
     struct experts_sums *sums[CONTROLLER_PHASES]; /* [1] */
     int16_t *map;                                 /* [n_rank * n_slot]: -1 = empty */
@@ -159,6 +167,9 @@ struct experts_view {
      * objective. And the most that may be copied beside a step, by that. */
     double slack_us;
     int64_t step_bytes;
+    /* moves of which it is known what they brought; us of a step, of them all */
+    uint64_t n_measured;
+    double predicted_us, realised_us;
 };
 int experts_view(struct experts *x, const char *instance, struct experts_view *ret,
                  struct err *e);

@@ -11,7 +11,11 @@
 #include "daemon/ctrl/experts.h"
 #include "daemon/serve/routes.h"
 
-enum { EXPERTS_PLAN_MOVES = 1 << 16, EXPERTS_AT_ONCE = MOVES_QUEUED / 2 };
+enum {
+    EXPERTS_PLAN_MOVES = 1 << 16,
+    EXPERTS_AT_ONCE = MOVES_QUEUED / 2,
+    EXPERTS_PLANS = 64
+};
 
 /* One engine. */
 struct expert_set {
@@ -49,7 +53,13 @@ struct expert_set {
     int n_history, at_history;
     uint64_t n_done, n_aborted, n_stalled, bytes;
     int64_t added_mean_us, added_max_us;
-    double step_us; /* mean of the last sample's; 0 = none yet */
+    uint64_t n_measured;
+    double predicted_us, realised_us;
+    struct {
+        uint64_t plan, move; /* the number of its first */
+        int n;
+    } plans[EXPERTS_PLANS]; /* the last ones, by number */
+    double step_us;         /* mean of the last sample's; 0 = none yet */
     double copy_Bps, copy_share;
     int64_t paced; /* bytes a step that the engine was told */
 };
@@ -74,6 +84,9 @@ struct experts_event experts_event(const char *what, uint64_t plan);
  * daemon. */
 void experts_note(struct expert_set *s, const struct experts_event *ev,
                   const char *result, const struct experts_who *who);
+/* Into the journal alone. */
+void experts_journal(const struct expert_set *s, const struct experts_event *ev,
+                     const char *result, const struct experts_who *who);
 /* Carry out, or only tell, what was decided. */
 void experts_act(struct expert_set *s, const struct controller_actions *a, bool own,
                  int64_t now_us);

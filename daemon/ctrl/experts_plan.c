@@ -123,6 +123,9 @@ static void begin_plan(struct expert_set *s, const struct controller_actions *a,
     s->failed = false;
     s->lost[0] = 0;
     rc = fill_moves(s, a);
+    s->plans[a->plan % EXPERTS_PLANS].plan = rc < 0 ? 0 : a->plan;
+    s->plans[a->plan % EXPERTS_PLANS].move = s->n_move ? s->move[0].move.id : 0;
+    s->plans[a->plan % EXPERTS_PLANS].n = s->n_move;
     pthread_mutex_unlock(&s->x->lock);
     metric_add(s->x->page, M_EXPERT_PLANS, 0, 1);
     if (rc < 0)
@@ -168,6 +171,30 @@ static void tell_outcome(struct expert_set *s, const struct controller_outcome *
     experts_note(s, &ev, "ok", NULL);
 }
 
+/* What a move brought goes with its own event, where that is still shown. */
+static void tell_gain(struct expert_set *s, const struct controller_gain *g)
+{
+    struct experts_event ev = experts_event("gain", g->plan);
+    size_t at = g->plan % EXPERTS_PLANS;
+
+    if (s->plans[at].plan != g->plan || g->group >= s->plans[at].n)
+        return;
+    ev.move = s->plans[at].move + (uint64_t)g->group;
+    ev.layer = g->layer;
+    pthread_mutex_lock(&s->x->lock);
+    s->n_measured++;
+    s->predicted_us += g->predicted_us;
+    s->realised_us += g->realised_us;
+    for (int i = 0; i < s->n_history; i++)
+        if (s->history[i].move == ev.move)
+            s->history[i].realised_us = g->realised_us;
+    pthread_mutex_unlock(&s->x->lock);
+    snprintf(ev.text, sizeof(ev.text),
+             "move %llu, layer %d: predicted %.1f us a step, realised %.1f us",
+             (unsigned long long)ev.move, ev.layer, g->predicted_us, g->realised_us);
+    experts_journal(s, &ev, "ok", NULL);
+}
+
 /* An advice is told when it is a new one. */
 static bool news(struct expert_set *s, const struct controller_actions *a)
 {
@@ -188,6 +215,8 @@ void experts_act(struct expert_set *s, const struct controller_actions *a, bool 
     pthread_mutex_unlock(&s->x->lock);
     for (int i = 0; i < a->n_outcome; i++)
         tell_outcome(s, &a->outcome[i]);
+    for (int i = 0; i < a->n_gain; i++)
+        tell_gain(s, &a->gain[i]);
     if (a->call_back && a->call_back == s->plan && !s->failed)
         experts_call_back(s, a->why);
     if (a->advice && !own) {

@@ -23,9 +23,14 @@ static void copy_layer(const struct expert_set *s, int l, struct experts_view *v
     a.expert_bytes = s->expert_bytes;
     for (int p = 0; p < CONTROLLER_PHASES; p++)
         v->sums[p][l] = s->seen.layer[p][l];
-    for (int p = 0; p < CONTROLLER_PHASES; p++)
-        memcpy(v->tokens[p] + (size_t)l * (size_t)n,
-               s->seen.tokens[p] + (size_t)l * (size_t)n, (size_t)n * sizeof(double));
+    for (int p = 0; p < CONTROLLER_PHASES; p++) {
+        size_t at = (size_t)l * (size_t)n;
+
+        memcpy(v->tokens[p] + at, s->seen.tokens[p] + at, (size_t)n * sizeof(double));
+        memcpy(v->service_us[p] + at, s->seen.service_us[p] + at,
+               (size_t)n * sizeof(double));
+        memcpy(v->more[p] + at, s->seen.more[p] + at, (size_t)n * sizeof(*v->more[p]));
+    }
     for (int i = 0; i < n; i++) {
         to[i] = load ? load[i] : 0;
         sum += to[i];
@@ -66,6 +71,9 @@ static void copy_rest(const struct expert_set *s, struct experts_view *v)
     v->added_max_us = s->added_max_us;
     v->slack_us = s->tpot_us ? s->l.slack_us : NAN;
     v->step_bytes = controller_pace(&s->l, s->expert_bytes);
+    v->n_measured = s->n_measured;
+    v->predicted_us = s->predicted_us;
+    v->realised_us = s->realised_us;
 }
 
 static void make(const struct expert_set *s, struct experts_view *v)
@@ -80,8 +88,11 @@ static void make(const struct expert_set *s, struct experts_view *v)
     v->load = xcalloc(layers * (size_t)v->n_expert, sizeof(*v->load));
     for (int p = 0; p < CONTROLLER_PHASES; p++)
         v->sums[p] = xcalloc(layers, sizeof(*v->sums[p]));
-    for (int p = 0; p < CONTROLLER_PHASES; p++)
+    for (int p = 0; p < CONTROLLER_PHASES; p++) {
         v->tokens[p] = xcalloc(layers * (size_t)v->n_expert, sizeof(double));
+        v->service_us[p] = xcalloc(layers * (size_t)v->n_expert, sizeof(double));
+        v->more[p] = xcalloc(layers * (size_t)v->n_expert, sizeof(*v->more[p]));
+    }
     v->map = xcalloc(layers * slots, sizeof(*v->map));
     v->share = xcalloc(layers * slots, sizeof(*v->share));
     v->device = xcalloc(layers * (size_t)v->n_rank, sizeof(*v->device));
@@ -116,6 +127,8 @@ void experts_view_done(struct experts_view *v)
     free(v->load);
     for (int p = 0; p < CONTROLLER_PHASES; p++) {
         free(v->tokens[p]);
+        free(v->service_us[p]);
+        free(v->more[p]);
         free(v->sums[p]);
     }
     free(v->map);

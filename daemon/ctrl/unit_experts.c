@@ -24,19 +24,28 @@ static bool send(void *arg, const struct wire_expert_orders *o)
 }
 
 static void read_layer(const struct expertpage *p, int phase, int layer,
-                       const struct routes_dims *d, double *tokens, double *service_us,
-                       struct experts_sums *sum)
+                       const struct routes_dims *d, struct experts_counts *ret, int as)
 {
-    for (int i = 0; i < d->n_expert; i++) {
-        struct expert_count c;
+    size_t at = (size_t)layer * (size_t)d->n_expert;
+    double *tokens = ret->tokens[as] + at, *service_us = ret->service_us[as] + at;
+    struct experts_more *more = ret->more[as] + at;
+    struct experts_sums *sum = &ret->layer[as][layer];
+    struct expert_left all[ROUTES_MAX_EXPERTS];
 
-        expertpage_expert(p, layer, i, phase, &c);
+    expertpage_experts(p, layer, phase, d->n_expert, all);
+    for (int i = 0; i < d->n_expert; i++) {
+        const struct expert_count c = all[i].n;
+
         tokens[i] = (double)c.rows;
         service_us[i] = (double)c.service_ns / 1000;
+        more[i].queue_us = (double)c.queue_ns / 1000;
+        more[i].over = (double)c.over;
+        more[i].replica = (double)all[i].replica;
         sum->rows += tokens[i];
-        sum->over += (double)c.over;
+        sum->over += more[i].over;
+        sum->replica += more[i].replica;
         sum->service_us += service_us[i];
-        sum->queue_us += (double)c.queue_ns / 1000;
+        sum->queue_us += more[i].queue_us;
     }
     for (int r = 0; r < d->n_rank; r++) {
         struct expert_traffic t;
@@ -68,9 +77,7 @@ static bool read(void *arg, int n_layer, int n_expert, struct experts_counts *re
 
         ret->steps[k] = (double)expertpage_steps(p, phase);
         for (int l = 0; l < n_layer; l++)
-            read_layer(p, phase, l, &d, ret->tokens[k] + (size_t)l * (size_t)n_expert,
-                       ret->service_us[k] + (size_t)l * (size_t)n_expert,
-                       &ret->layer[k][l]);
+            read_layer(p, phase, l, &d, ret, k);
     }
     return true;
 }

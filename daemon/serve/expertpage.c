@@ -21,7 +21,7 @@ struct slot_cells {
 struct layer_cells {
     cell seen[COMM_MAX_RANKS]; /* generation of the table that a rank's slots are of */
     cell traffic[COMM_MAX_RANKS][EXPERT_PHASES][EXPERT_TRAFFIC_CELLS];
-    cell left[ROUTES_MAX_EXPERTS][EXPERT_PHASES][EXPERT_COUNT_CELLS];
+    cell left[ROUTES_MAX_EXPERTS][EXPERT_PHASES][EXPERT_LEFT_CELLS];
     struct slot_cells slot[ROUTES_MAX_SLOTS];
 };
 struct expertpage {
@@ -33,6 +33,7 @@ struct expertpage {
 };
 
 _Static_assert(sizeof(struct expert_count) == EXPERT_COUNT_CELLS * 8, "cells");
+_Static_assert(sizeof(struct expert_left) == EXPERT_LEFT_CELLS * 8, "cells");
 _Static_assert(sizeof(struct expert_traffic) == EXPERT_TRAFFIC_CELLS * 8, "cells");
 
 static int64_t get(const cell *c)
@@ -69,7 +70,7 @@ void expertpage_free(struct expertpage *p) { region_unmap(p, sizeof(*p)); }
 static void forget_left(struct expertpage *p, int n_layer, int n_expert)
 {
     for (int l = 0; l < n_layer; l++)
-        for (int i = 0; i < n_expert * EXPERT_PHASES * EXPERT_COUNT_CELLS; i++)
+        for (int i = 0; i < n_expert * EXPERT_PHASES * EXPERT_LEFT_CELLS; i++)
             put(&p->layer[l].left[0][0][0] + i, 0);
 }
 
@@ -133,15 +134,16 @@ _Atomic uint32_t *expertpage_pairs(struct expertpage *p) { return &p->pairs[0][0
 
 static void add_left(struct expertpage *p, const struct expert_report *r)
 {
-    const struct expert_count *n = r->left;
+    const struct expert_left *n = r->left;
 
     for (int k = 0; n && k < EXPERT_PHASES; k++)
         for (int i = 0; i < r->n_layer; i++)
             for (int x = 0; x < r->n_expert; x++, n++) {
                 cell *c = p->layer[r->first + i].left[x][k];
-                const int64_t add[] = {n->rows, n->over, n->service_ns, n->queue_ns};
+                const int64_t add[] = {n->n.rows, n->n.over, n->n.service_ns,
+                                       n->n.queue_ns, n->replica};
 
-                for (int v = 0; v < EXPERT_COUNT_CELLS; v++)
+                for (int v = 0; v < EXPERT_LEFT_CELLS; v++)
                     if (add[v])
                         atomic_fetch_add_explicit(&c[v], add[v], memory_order_relaxed);
             }
@@ -250,25 +252,38 @@ void expertpage_slot(const struct expertpage *p, int layer, int rank, int slot,
                                           get(&s->n[i][2]), get(&s->n[i][3])};
 }
 
-void expertpage_expert(const struct expertpage *p, int layer, int expert, int phase,
-                       struct expert_count *ret)
+static void add_slot(struct expert_left *to, const struct slot_cells *s, int phase,
+                     bool home)
+{
+    const cell *c = s->n[phase];
+
+    to->n.rows += get(&c[0]);
+    to->n.over += get(&c[1]);
+    to->n.service_ns += get(&c[2]);
+    to->n.queue_ns += get(&c[3]);
+    to->replica += home ? 0 : get(&c[0]);
+}
+
+void expertpage_experts(const struct expertpage *p, int layer, int phase, int n_expert,
+                        struct expert_left *ret)
 {
     const struct layer_cells *l = &p->layer[layer];
-    const cell *c = l->left[expert][phase];
     struct routes_dims d;
     int n;
 
-    *ret = (struct expert_count){get(&c[0]), get(&c[1]), get(&c[2]), get(&c[3])};
+    for (int x = 0; x < n_expert; x++) {
+        const cell *c = l->left[x][phase];
+
+        ret[x] = (struct expert_left){{get(&c[0]), get(&c[1]), get(&c[2]), get(&c[3])},
+                                      get(&c[4])};
+    }
     if (!expertpage_dims(p, &d, &n))
         return;
     for (int s = 0; s < d.n_rank * d.n_slot; s++) {
-        if (get(&l->slot[s].expert) != expert)
-            continue;
-        c = l->slot[s].n[phase];
-        ret->rows += get(&c[0]);
-        ret->over += get(&c[1]);
-        ret->service_ns += get(&c[2]);
-        ret->queue_ns += get(&c[3]);
+        int64_t x = get(&l->slot[s].expert);
+
+        if (x >= 0 && x < n_expert && x < d.n_expert)
+            add_slot(&ret[x], &l->slot[s], phase, s == routes_home(&d, (int)x));
     }
 }
 

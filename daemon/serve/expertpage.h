@@ -31,6 +31,12 @@ enum { EXPERTPAGE_LAYERS = 128, EXPERTPAGE_PAIRED = 256 /* experts */ };
 struct expert_count {
     int64_t rows, over, service_ns, queue_ns;
 };
+/* Of an expert, whatever slots it was in; replica: the rows of them that ran elsewhere
+ * than where the expert was loaded. */
+struct expert_left {
+    struct expert_count n;
+    int64_t replica;
+};
 /* Of a rank in a layer. bytes: read from other ranks; us: inside the all-to-alls, waiting
  * included. moved: pairs over a copy's capacity that another copy took; next, dropped: to
  * the next best expert, to none. */
@@ -54,10 +60,10 @@ struct expert_report {
     const int64_t *cells[EXPERT_PHASES];
     /* What slots counted of experts that have left them since the last report, [phase]
      * [n_layer, n_expert]; NULL = none has. */
-    const struct expert_count *left;
+    const struct expert_left *left;
     int n_expert;
 };
-enum { EXPERT_COUNT_CELLS = 4, EXPERT_TRAFFIC_CELLS = 7 };
+enum { EXPERT_COUNT_CELLS = 4, EXPERT_LEFT_CELLS = 5, EXPERT_TRAFFIC_CELLS = 7 };
 static inline int expert_report_stride(int n_slot)
 {
     return n_slot * EXPERT_COUNT_CELLS + EXPERT_TRAFFIC_CELLS;
@@ -99,9 +105,10 @@ int64_t expertpage_steps(const struct expertpage *p, int phase);
 uint64_t expertpage_generation(const struct expertpage *p, int layer);
 void expertpage_slot(const struct expertpage *p, int layer, int rank, int slot,
                      struct expert_slot *ret);
-/* Of an expert: its slots, and what it counted in those that it has left. */
-void expertpage_expert(const struct expertpage *p, int layer, int expert, int phase,
-                       struct expert_count *ret);
+/* Of each expert of a layer, [n_expert]: its slots, and what it counted in those that it
+ * has left. */
+void expertpage_experts(const struct expertpage *p, int layer, int phase, int n_expert,
+                        struct expert_left *ret);
 void expertpage_traffic(const struct expertpage *p, int layer, int rank, int phase,
                         struct expert_traffic *ret);
 

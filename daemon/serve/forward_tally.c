@@ -35,7 +35,7 @@ struct forward_tally {
     size_t bank;                /* cells */
     int64_t *host;              /* as cells */
     struct route_layer *routes; /* [n_layer], of this rank's slots */
-    struct expert_count *left;  /* [EXPERT_PHASES][n_layer][n_expert] */
+    struct expert_left *left;   /* [EXPERT_PHASES][n_layer][n_expert] */
     bool any_left, told; /* since the last report; what that one said is done with */
     bool began;          /* again, counts of any phase, since the last report */
     uint64_t bytes;      /* of the all-to-alls when last looked at */
@@ -136,7 +136,10 @@ static int leave(struct forward *f, struct forward_tally *t, int layer, int slot
                  int expert, struct err *e)
 {
     static const struct expert_count none;
-    int n = f->w.info.moe.n_expert;
+    const struct forward_part *part = &f->cfg.part;
+    const struct routes_dims d = {f->w.info.moe.n_expert, part->ep, f->w.d.n_slot};
+    bool home = routes_home(&d, expert) == part->ep_at * d.n_slot + slot;
+    int n = d.n_expert;
 
     if (t->told)
         forget_left(f, t);
@@ -144,19 +147,20 @@ static int leave(struct forward *f, struct forward_tally *t, int layer, int slot
         size_t at = ((size_t)p * t->bank + (size_t)(layer * t->stride) +
                      (size_t)(slot * OP_TALLY)) *
                     sizeof(int64_t);
-        struct expert_count had,
-            *to = &t->left[((size_t)p * (size_t)f->moe->n_layer + (size_t)layer) *
-                               (size_t)n +
-                           (size_t)expert];
+        struct expert_count had;
+        struct expert_left *to =
+            &t->left[((size_t)p * (size_t)f->moe->n_layer + (size_t)layer) * (size_t)n +
+                     (size_t)expert];
 
         if (stream_download(f->s, &had, t->cells, at, sizeof(had), e) < 0 ||
             stream_upload(f->s, t->cells, at, &none, sizeof(none), e) < 0 ||
             stream_sync(f->s, e) < 0)
             return -1;
-        to->rows += had.rows;
-        to->over += had.over;
-        to->service_ns += had.service_ns;
-        to->queue_ns += had.queue_ns;
+        to->n.rows += had.rows;
+        to->n.over += had.over;
+        to->n.service_ns += had.service_ns;
+        to->n.queue_ns += had.queue_ns;
+        to->replica += home ? 0 : had.rows;
     }
     t->any_left = t->began = true;
     return 0;

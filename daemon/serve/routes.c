@@ -29,6 +29,19 @@ static int check_dims(const struct routes_dims *d, int n_layer, struct err *e)
     return 0;
 }
 
+int routes_home(const struct routes_dims *d, int expert)
+{
+    int64_t from = 0, to = 0;
+    int rank = 0;
+
+    for (; rank < d->n_rank; rank++) {
+        comm_shard(d->n_expert, d->n_rank, rank, &from, &to);
+        if (expert < to)
+            break;
+    }
+    return rank * d->n_slot + (int)(expert - from);
+}
+
 static void fill_layer(const struct routes_dims *d, struct route_layer *l)
 {
     l->generation = 1;

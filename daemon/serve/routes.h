@@ -39,6 +39,8 @@ int routes_new(const struct routes_dims *d, int n_layer, struct routes **ret,
                struct err *e);
 void routes_free(struct routes *r); /* NULL allowed */
 
+/* The slot that an expert was loaded into, as rank * n_slot + slot. */
+int routes_home(const struct routes_dims *d, int expert);
 /* Copies of an expert; where each is, as rank * n_slot + slot. */
 int routes_copies(const struct routes *r, int layer, int expert);
 int routes_find(const struct routes *r, int layer, int expert, int rank); /* -1 */

@@ -35,7 +35,7 @@ struct world {
     bool stuck; /* the mover never ends */
     const struct controller_actions *act;
     int plans, moves, shares, outcomes;
-    double realised, predicted;
+    double realised, predicted, gained, foreseen; /* by layers; by moves */
 };
 
 static double uniform(struct world *w)
@@ -116,6 +116,10 @@ static void obey(struct world *w)
     for (int i = 0; i < w->act->n_outcome; i++, w->outcomes++) {
         w->realised += w->act->outcome[i].realised_us;
         w->predicted += w->act->outcome[i].predicted_us;
+    }
+    for (int i = 0; i < w->act->n_gain; i++) {
+        w->gained += w->act->gain[i].realised_us;
+        w->foreseen += w->act->gain[i].predicted_us;
     }
     if (w->act->call_back) {
         assert_true(w->act->call_back == controller_in_hand(w->c));
@@ -254,6 +258,8 @@ static void hot_topic(void **st)
     assert_true(w->outcomes >= 2);
     assert_true(w->predicted > 0);
     assert_true(fabs(w->realised - w->predicted) < 0.5 * w->predicted);
+    assert_true(fabs(w->gained - w->realised) < 1e-6 * w->predicted);
+    assert_true(fabs(w->foreseen - w->predicted) < 1e-6 * w->predicted);
     end(w);
 }
 

@@ -35,7 +35,7 @@ static void report(struct expertpage *p, int rank, int phase, uint64_t generatio
     int64_t cells[2 * (SLOTS * EXPERT_COUNT_CELLS + EXPERT_TRAFFIC_CELLS)];
     const struct route_layer l[2] = {{generation, expert[0], share[0]},
                                      {generation, expert[1], share[1]}};
-    struct expert_count left[EXPERT_PHASES * 2 * EXPERTS] = {{0}};
+    struct expert_left left[EXPERT_PHASES * 2 * EXPERTS] = {{{0}, 0}};
     struct expert_report r = {.rank = rank,
                               .phase = phase,
                               .first = 1,
@@ -45,7 +45,7 @@ static void report(struct expertpage *p, int rank, int phase, uint64_t generatio
                               .left = left,
                               .n_expert = EXPERTS};
 
-    left[(EXPERT_DECODE * 2 + 1) * EXPERTS + 5] = (struct expert_count){7, 1, 20, 30};
+    left[(EXPERT_DECODE * 2 + 1) * EXPERTS + 5] = (struct expert_left){{7, 1, 20, 30}, 3};
 
     r.cells[phase] = cells;
     assert_int_equal(2 * expert_report_stride(SLOTS) * 8, sizeof(cells));
@@ -102,14 +102,17 @@ static void test_two_maps(void **state)
     expertpage_traffic(mine, 0, 0, EXPERT_PREFILL, &t);
     assert_int_equal(t.dispatch_bytes, 0);
     assert_int_equal(expertpage_steps(mine, EXPERT_DECODE), 1);
-    struct expert_count n5; /* in slot 1 of rank 1, and what it left, told twice */
+    struct expert_left all[EXPERTS],
+        *n5 = &all[5]; /* in slot 1 of rank 1, and what it left, told twice */
     expertpage_slot(mine, 2, 1, 1, &s);
-    expertpage_expert(mine, 2, 5, EXPERT_DECODE, &n5);
-    assert_int_equal(n5.rows, s.n[EXPERT_DECODE].rows + 14);
-    assert_int_equal(n5.queue_ns, s.n[EXPERT_DECODE].queue_ns + 60);
-    expertpage_expert(mine, 1, 5, EXPERT_DECODE, &n5);
+    expertpage_experts(mine, 2, EXPERT_DECODE, EXPERTS, all);
+    assert_int_equal(n5->n.rows, s.n[EXPERT_DECODE].rows + 14);
+    assert_int_equal(n5->n.queue_ns, s.n[EXPERT_DECODE].queue_ns + 60);
+    /* 5 was loaded into slot 1 of rank 1: only what it left elsewhere */
+    assert_int_equal(n5->replica, 6);
+    expertpage_experts(mine, 1, EXPERT_DECODE, EXPERTS, all);
     expertpage_slot(mine, 1, 1, 1, &s);
-    assert_int_equal(n5.rows, s.n[EXPERT_DECODE].rows);
+    assert_int_equal(n5->n.rows, s.n[EXPERT_DECODE].rows);
     report(theirs, 1, EXPERT_DECODE, 2);
     assert_int_equal(expertpage_generation(mine, 2), 1); /* rank 0 has the old one */
     expertpage_slot(mine, 2, 1, 0, &s);

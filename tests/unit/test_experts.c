@@ -2,6 +2,8 @@
  * plans out as moves, news back; what is told, shown and counted. */
 #include "daemon/ctrl/experts.h"
 
+#include <math.h>
+
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/loop.h"
@@ -224,6 +226,7 @@ static void test_auto(void **state)
     (void)state;
     struct engine g;
     struct experts_view v;
+    double whole = 0;
 
     begin(&g, CONTROLLER_AUTO);
     run(&g, 300);
@@ -252,10 +255,24 @@ static void test_auto(void **state)
     experts_view_done(&v);
     run(&g, 20); /* shares follow in seconds */
     view(&g, &v);
+    assert_int_equal(v.n_measured, 0);
     double sum = 0;
     for (int i = 0; i < SLOTS; i++)
         sum += v.map[i] == 0 ? (double)v.share[i] : 0;
     assert_true(sum > 0.99 && sum < 1.01);
+    experts_view_done(&v);
+    run(&g, 15); /* half a dwell time: what the moves brought */
+    view(&g, &v);
+    sum = 0;
+    for (int i = 0; i < v.n_history; i++)
+        if (!strcmp(v.history[i].what, "move"))
+            sum += v.history[i].realised_us;
+        else if (!strcmp(v.history[i].what, "outcome"))
+            whole += v.history[i].realised_us;
+    assert_int_equal(v.n_measured, g.n_got);
+    assert_true(whole > 0 && fabs(sum - whole) < 1e-6 * whole);
+    assert_true(fabs(v.realised_us - sum) < 1e-6 * whole);
+    assert_true(fabs(v.realised_us - v.predicted_us) < 0.1 * whole);
     experts_view_done(&v);
     end(&g);
 }
