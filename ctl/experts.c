@@ -1,4 +1,5 @@
-/* ctl/experts.c - `experts show`: the heat map, in what the terminal can draw. */
+/* ctl/experts.c - `experts show`: the heat map, in what the terminal can draw; of one
+ * layer also what was counted. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include "base/mem.h"
 #include "ctl/args.h"
 #include "ctl/ask.h"
+#include "ctl/expert_counts.h"
 #include "ctl/heat.h"
 #include "ctl/run.h"
 #include "ctl/verb.h"
@@ -25,6 +27,20 @@ static enum heat_kind kind_of(const struct show_style *st)
     lang = lang && *lang ? lang : getenv("LANG");
     return lang && (strcasestr(lang, "utf-8") || strcasestr(lang, "utf8")) ? HEAT_BLOCKS
                                                                            : HEAT_DIGITS;
+}
+
+static void put_instance(const json_t *one, const char *layer,
+                         const struct show_style *st, struct buf *out)
+{
+    const json_t *l;
+    size_t i;
+
+    heat_instance(one, layer ? atoi(layer) : -1, st, kind_of(st), out);
+    if (layer)
+        json_array_foreach(json_object_get(one, "layers"), i, l)
+        {
+            expert_counts(l, st, out);
+        }
 }
 
 int run_experts_show(struct session *s, const struct verb *v, const struct args *a,
@@ -54,7 +70,7 @@ int run_experts_show(struct session *s, const struct verb *v, const struct args 
                     e, ERR_NOTFOUND, "there is no layer %s of experts: 0 to %d", layer,
                     (int)json_integer_value(json_object_get(one, "n_layers")) - 1);
             else
-                heat_instance(one, layer ? atoi(layer) : -1, &st, kind_of(&st), &out);
+                put_instance(one, layer, &st, &out);
         }
         if (json_array_size(list) == 0)
             buf_puts(&out, "no instance has experts that can move: experts.spare and "

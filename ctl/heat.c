@@ -178,6 +178,15 @@ static bool counted(const struct heat *h)
     return false;
 }
 
+static void gain(const struct heat *h, struct buf *b)
+{
+    if (num(h->o, "moves_measured") > 0)
+        buf_printf(
+            b, "gain   %.0f moves were to save %.2f ms of a step, and saved %.2f ms\n",
+            num(h->o, "moves_measured"), num(h->o, "predicted_us") / 1e3,
+            num(h->o, "realised_us") / 1e3);
+}
+
 static void head(const struct heat *h)
 {
     const json_t *moves = json_object_get(h->o, "moves"), *m;
@@ -203,6 +212,7 @@ static void head(const struct heat *h)
         buf_printf(&b, "; the last added %.2f ms to a step",
                    num(h->o, "added_mean_us") / 1e3);
     buf_putc(&b, '\n');
+    gain(h, &b);
     show_value(json_object_get(h->o, "step_bytes"), "bytes", bytes, sizeof(bytes));
     buf_printf(&b, "copies at most %s beside a step", bytes);
     if (json_is_number(json_object_get(h->o, "slack_us")))

@@ -51,8 +51,25 @@ static void put_counted(struct jw *w, const char *key, bool counted, double byte
         jw_knull(w, key);
 }
 
-static void put_rank(struct jw *w, const struct rank_view *v)
+/* A rank's own work, over the mean of the ranks of its stage: 1 = as the others, above it
+ * they wait for it. */
+static double straggler(const struct rank_view *v, int n, int i)
 {
+    double own = (double)(v[i].s.busy_us - v[i].s.wait_us), sum = 0;
+    int of = 0;
+
+    for (int k = 0; k < n; k++)
+        if (!strcmp(v[k].instance, v[i].instance) && v[k].generation == v[i].generation &&
+            v[k].s.at.at[MESH_PP] == v[i].s.at.at[MESH_PP]) {
+            sum += (double)(v[k].s.busy_us - v[k].s.wait_us);
+            of++;
+        }
+    return sum > 0 ? own * of / sum : 1;
+}
+
+static void put_rank(struct jw *w, const struct rank_view *all, int n, int i)
+{
+    const struct rank_view *v = &all[i];
     const struct rank_seat *l = &v->seat;
     char at[64];
 
@@ -74,6 +91,7 @@ static void put_rank(struct jw *w, const struct rank_view *v)
     jw_knum(w, "wait_s", (double)v->s.wait_us / 1e6);
     jw_knum(w, "busy_share", share(v->s.busy_us, v->span_us));
     jw_knum(w, "wait_share", share(v->s.wait_us, v->s.busy_us));
+    jw_knum(w, "straggler", straggler(all, n, i));
     jw_obj_end(w);
 }
 
@@ -114,7 +132,7 @@ void control_ranks(struct conn *c)
     jw_arr(&r.w);
     for (int i = 0; i < n; i++)
         if (!only || !strcmp(v[i].instance, only))
-            put_rank(&r.w, &v[i]);
+            put_rank(&r.w, v, n, i);
     jw_arr_end(&r.w);
     jw_key(&r.w, "comm");
     jw_arr(&r.w);
@@ -198,6 +216,20 @@ static void put_seconds(const struct scrape *s, const char *name, const char *he
     }
 }
 
+static void put_stragglers(const struct scrape *s)
+{
+    static const char name[] = "llmrack_rank_straggler_ratio";
+
+    put_head(s->b, name, "gauge",
+             "A rank's time in steps without waiting, over the mean of its stage");
+    for (int i = 0; i < s->n; i++) {
+        if (outdated(s->v, s->n, i))
+            continue;
+        put_labels(s->b, name, &s->v[i]);
+        buf_printf(s->b, "} %.9g\n", straggler(s->v, s->n, i));
+    }
+}
+
 enum comm_figure { CALLS, BYTES, SECONDS, WAIT, LINK };
 
 static double figure(const struct comm_count *c, enum comm_figure f)
@@ -239,6 +271,7 @@ void ranks_metrics(struct router *r, struct buf *out)
     put_seconds(&s, "llmrack_rank_busy_seconds_total", "Time of a rank in steps", false);
     put_seconds(&s, "llmrack_rank_wait_seconds_total",
                 "Of it, waiting for others in collectives", true);
+    put_stragglers(&s);
     put_calls(&s, "llmrack_comm_calls_total", "Collectives of a rank", CALLS);
     put_calls(&s, "llmrack_comm_bytes_total", "Bytes that a rank read from others",
               BYTES);

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -32,6 +33,7 @@ def moe(tmp_path_factory):
     tiny_models.write(tiny_models.Spec(family="qwen3_moe"), str(root / "moe"))
     (root / "llmrackd.yaml").write_text(CONFIG.format(root=root, path=root / "moe"))
     r = rack_module.Rack("--config", str(root / "llmrackd.yaml"), model=None)
+    r.rows = Counter()  # that ran for the texts asked for
     yield r
     assert r.p.poll() is None, "the daemon ended during the tests: " + r.logged()
     r.stop()
@@ -41,6 +43,10 @@ def ask(rack, i, n=12):
     status, body, _ = rack.post(TEXT, {"prompt": f"{i} the inner heart of it", "max_tokens": n,
                                        "temperature": 0, "ignore_eos": True})
     assert status == 200, body
+    u = body["usage"]
+    if hasattr(rack, "rows"):
+        rack.rows.update(prompt=u["prompt_tokens"] - u["prompt_tokens_details"]["cached_tokens"],
+                         decode=u["completion_tokens"] - 1, asked=1)
     return body["choices"][0]["text"]
 
 
@@ -104,6 +110,49 @@ def test_what_is_shown(moe):
     assert moe.local_request("GET", "/api/v1/experts?instance=other")[0] == 404
 
 
+TOP_K = 2
+
+
+def test_counts_add_up(moe):
+    """Every row that ran since the engine warmed up is counted by its kind, in each layer,
+    once for each of its experts; of the last layer only rows that give a token run. By
+    expert, by layer and in /metrics it is the same."""
+    loaded(moe)
+    for i in range(3):
+        ask(moe, 100 + i, 9)
+    want = [[moe.rows["prompt"] * TOP_K, moe.rows["decode"] * TOP_K] for _ in shown(moe)["layers"]]
+    want[-1][0] = moe.rows["asked"] * TOP_K
+
+    def sums():
+        return [[sum(y[p]["assignments"]) for p in ("prefill", "decode")]
+                for y in shown(moe)["layers"]]
+    try:
+        wait_for(lambda: sums() == want, 30)
+    finally:
+        assert sums() == want
+    x, m = shown(moe), moe.metrics()
+    for y in x["layers"]:
+        for phase in "prefill", "decode":
+            p, at = y[phase], f'{{instance="main",layer="{y["layer"]}",phase="{phase}"}}'
+            for key, name, unit in (("assignments", "assignments", 1), ("overflow", "overflow", 1),
+                                    ("replica_hits", "replica_hits", 1),
+                                    ("service_us", "service_seconds", 1e-6),
+                                    ("queue_us", "queue_seconds", 1e-6)):
+                assert len(p[key]) == EXPERTS
+                assert m[f"llmrack_expert_{name}_total" + at] == pytest.approx(
+                    sum(p[key]) * unit, rel=1e-3), key
+            for key in "dispatch_bytes", "combine_bytes":
+                assert m[f"llmrack_expert_{key}_total" + at] == p[key] > 0
+            for key in "dispatch", "combine":
+                assert m[f"llmrack_expert_{key}_seconds_total" + at] == pytest.approx(
+                    p[key + "_us"] * 1e-6)
+            for key in "overflow_moved", "overflow_next", "overflow_dropped":
+                assert m[f"llmrack_expert_{key}_total" + at] == p[key] == 0
+            assert sum(p["overflow"]) == sum(p["replica_hits"]) == 0  # all is where it was loaded
+            assert all((a > 0) == (us > 0) for a, us in zip(p["assignments"], p["service_us"]))
+    assert (x["moves_measured"], x["predicted_us"], x["realised_us"]) == (0, 0, 0)
+
+
 def test_plan_apply_and_the_same_text(moe):
     """A dry run moves nothing; what it says is what apply does, while requests run; their
     text stays, and so does that of later ones."""
@@ -128,6 +177,8 @@ def test_plan_apply_and_the_same_text(moe):
     x = shown(moe)
     assert x["moves_done"] > 0 and x["moves_aborted"] == 0 and x["bytes_moved"] > 0
     assert any(y["copies"] > EXPERTS for y in x["layers"])
+    wait_for(lambda: ask(moe, 1) and sum(sum(y["decode"]["replica_hits"]) for y in shown(moe)["layers"]),
+             60)
     events = moe.local("/api/v1/experts/history?limit=64")["history"]
     (first,) = [e for e in events if e["what"] == "plan" and e["plan"] == 1 and
                 e["predicted_us"] is not None]
@@ -297,6 +348,13 @@ def test_verbs(moe):
     code, text = ctl(moe, "experts", "show", "1")
     assert code == 0 and "layer 1  R " in text
     assert sum(line.startswith("cpu") for line in text.splitlines()) == RANKS
+    lines = text.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("ROWS "))  # by kind of rows ..
+    assert [line.split()[0] for line in lines[at + 1:at + 3]] == ["prefill", "decode"]
+    assert all(int(line.split()[1]) > 0 for line in lines[at + 1:at + 3])
+    at = next(i for i, line in enumerate(lines) if line.startswith("EXPERT "))  # .. and by expert
+    assert sorted(line.split()[0] for line in lines[at + 1:at + 1 + EXPERTS]) == [
+        f"E{i}" for i in range(EXPERTS)]
     assert ctl(moe, "experts", "show", "99")[0] != 0
     assert "saves a step" in ctl(moe, "experts", "plan", "planner")[1]
     code, text = ctl(moe, "experts", "apply", "planner")

@@ -189,6 +189,14 @@ def test_a_hot_topic_is_answered(moe):
     assert any("steps took" in d for r, d in moves)
     told = history(moe, "outcome")
     assert told[-1]["predicted_us"] is not None and told[-1]["realised_us"] is not None
+    gains = journal(moe, "experts.gain")
+    assert gains and all(r == "ok" and "realised" in d for r, d in gains)
+    measured = [e for e in history(moe, "move") if e["realised_us"] is not None]
+    assert 0 < len(measured) <= x["moves_measured"] <= x["moves_done"]
+    assert m['llmrack_expert_moves_measured_total{instance="main"}'] == x["moves_measured"]
+    for key in "predicted", "realised":
+        assert m[f'llmrack_expert_gain_{key}_seconds{{instance="main"}}'] == pytest.approx(
+            x[key + "_us"] / 1e6, rel=1e-3)
     assert m['llmrack_expert_moves_total{result="done"}'] == x["moves_done"]
     assert "llmrack_expert_added_step_seconds" in m
     for y in x["layers"]:

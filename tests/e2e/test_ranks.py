@@ -96,6 +96,7 @@ def test_bytes_and_time_of_collectives(mesh):
     2 (p - 1) / p of the rows; the scrape says the same."""
     before, steps = comm(mesh), mesh.metric("llmrack_steps_total")
     busy = [r["busy_s"] for r in ranks(mesh)]
+    assert sum(r["straggler"] for r in ranks(mesh)) == pytest.approx(len(busy), rel=1e-3)
     status, body, _ = mesh.post(TEXT, ASK)
     assert status == 200
     after, steps = comm(mesh), mesh.metric("llmrack_steps_total") - steps
