@@ -456,7 +456,7 @@ static int start_loop(struct app *a, struct err *e)
 {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a write that fails */
-    map_sigbus_survive(); /* a model's file cut short is the engine's end, not ours */
+    map_sigbus_survive();     /* a model's file cut short is the engine's end, not ours */
     if (loop_new(&a->loop, e) < 0 ||
         loop_signal(a->loop, SIGTERM, on_stop_signal, a, e) < 0 ||
         loop_signal(a->loop, SIGINT, on_stop_signal, a, e) < 0 ||
