@@ -39,7 +39,7 @@ SERVE := $(wildcard daemon/serve/*.c)
 CTRL := $(wildcard daemon/ctrl/*.c)
 API := $(wildcard daemon/api/*.c)
 OPTS := daemon/options.c
-DAEMON := daemon/main.c daemon/app.c daemon/place.c daemon/print.c daemon/service.c
+DAEMON := daemon/main.c daemon/app.c daemon/app_rack.c daemon/place.c daemon/print.c daemon/service.c
 CTL := $(wildcard ctl/*.c)
 LIB_SRC := $(BASE) $(FLOOR1) $(SERVE) $(CTRL) $(API) $(OPTS)
 obj = $(patsubst %.c,$(O)/%.o,$(1))
@@ -119,7 +119,7 @@ check: all $(B)/llmrackd-faults $(B)/llmrack-engine-faults $(UNIT) fuzz-build $(
 	$(Q)$(RUN_TESTS) --fuzz $(B)/fuzz --fuzz-seconds $(FUZZ_SECONDS) \
 		--pytest tests/model --pytest tests/e2e $(UNIT)
 # The daemon with the points at which a crash test kills it: $(FAULTS) are compiled again.
-FAULTS := base/fault.c $(DAEMON) $(wildcard daemon/ctrl/confmgr*.c state/*.c) daemon/ctrl/system.c daemon/ctrl/supervisor.c
+FAULTS := base/fault.c $(DAEMON) $(wildcard daemon/ctrl/confmgr*.c state/*.c) $(wildcard daemon/ctrl/supervisor*.c) daemon/ctrl/system.c
 FAULTS_ENGINE := base/fault.c kernels/comm.c daemon/engine_main.c $(addprefix daemon/serve/,rank.c engine_load.c \
 	kvpull.c expertload.c engine.c engine_handoff.c engine_check.c)
 $(B)/llmrackd-faults: $(FAULTS) $(O)/libllmrack.a
@@ -181,8 +181,8 @@ FORMATTED = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h
 format format-check: | $(B)/deps-check.ok ## clang-format: mend, or look
 	$(Q)clang-format-14 $(if $(filter format,$@),-i,--dry-run -Werror) $(FORMATTED)
 layers:
-	$(Q)python3 tests/lint/layers.py
-lint: format-check layers ## format-check and the floors (layers)
+	$(Q)python3 tests/lint/layers.py && python3 tests/lint/sizes.py
+lint: format-check layers ## format, floors, sizes of files and functions (layers)
 
 # Man pages: the text of etc/man with the tables of the programs.
 MAN := $(patsubst etc/man/%.in,$(B)/man/%,$(wildcard etc/man/*.in))

@@ -24,6 +24,7 @@
 #include "base/metric.h"
 #include "base/systemd.h"
 #include "daemon/api/access.h"
+#include "daemon/app_impl.h"
 #include "daemon/api/http.h"
 #include "daemon/ctrl/alarm.h"
 #include "daemon/ctrl/apply.h"
@@ -51,42 +52,11 @@
 enum {
     DRAIN_TICK_US = 50000,
     TICK_US = 1000000,
-    OVERRIDES_MAX = 96,
     START_US = 120000000 /* a schema upgrade, a slow probe */
 };
 
-struct app {
-    const struct daemon_opts *opts;
-    char *socket, *engine, *models_dir;
-    struct conf_override over[OVERRIDES_MAX];
-    int n_over;
-    int64_t start_us;
-
-    struct loop *loop;
-    struct store *store;
-    struct confmgr *confmgr;
-    struct apply apply; /* its decisions */
-    struct domain *domain;
-    struct net_watch *nics; /* NULL for an emulated rack */
-    struct metric_page *page;
-    struct router *router;
-    struct fleet *fleet;
-    struct alarms *alarms;
-    struct slo *slo;
-    struct chores chores;
-    struct experts *experts;
-    struct access *access;
-    struct http *http;
-    struct service *service; /* what the service manager hears */
-    int socket_fd;           /* that it opened for us, 0 */
-
-    struct loop_timer *drain, *tick;
-    int64_t drain_until_us; /* 0 = not draining */
-    bool told, reloading;
-};
-
-static void note(struct app *a, const char *what, const char *subject, const char *result,
-                 const char *detail)
+void app_note(struct app *a, const char *what, const char *subject, const char *result,
+              const char *detail)
 {
     struct err e;
 
@@ -125,8 +95,8 @@ static void on_alarm(void *arg, const struct alarm_status *s)
 {
     struct app *a = arg;
 
-    note(a, s->ended_ms ? "alarm.clear" : "alarm.raise", s->id,
-         alarm_severity_name(s->severity), s->text);
+    app_note(a, s->ended_ms ? "alarm.clear" : "alarm.raise", s->id,
+             alarm_severity_name(s->severity), s->text);
     http_on_alarm(a->http, s);
 }
 
@@ -290,65 +260,6 @@ static int start_fleet(struct app *a, struct err *e)
     return 0;
 }
 
-/* ---- the rack ---- */
-
-/* Also after a cordon or a measurement; a failed reading was said already. */
-static void on_rack_news(void *arg, const struct err *why)
-{
-    struct app *a = arg;
-
-    if (!why)
-        metric_set(a->page, M_EMULATED, 0, domain_emulated(a->domain));
-    if (a->reloading)
-        service_reload(a->service, false);
-    a->reloading = false;
-}
-
-static void on_nic(void *arg, enum net_change c, const char *name, const char *what)
-{
-    struct app *a = arg;
-
-    log_info("%s", what);
-    note(a, "nic.changed", name, c == NET_WENT_DOWN || c == NET_LEFT ? "down" : "ok",
-         what);
-    domain_reload(a->domain, what);
-}
-
-/* NICs of this machine matter to a rack that is this machine. */
-static int watch_nics(struct app *a, const char *rack, struct err *e)
-{
-    if (strcmp(rack, "auto"))
-        return 0;
-    if (net_watch_new(a->loop, on_nic, a, &a->nics, e) < 0)
-        return -1;
-    if (net_watch_rdma(a->nics) == NET_RDMA_POLLED)
-        log_info("this kernel does not report RDMA devices that come and go: they are "
-                 "looked at twice a second");
-    return 0;
-}
-
-static int start_rack(struct app *a, struct err *e)
-{
-    struct conf *conf = confmgr_conf(a->confmgr);
-    const struct domain_cfg c = {.rack = conf->rack,
-                                 .gpu = conf->rack_gpu,
-                                 .check_s = conf->rack_check_s,
-                                 .loop = a->loop,
-                                 .store = a->store,
-                                 .news = on_rack_news,
-                                 .arg = a};
-    int rc = metric_page_new(metrics_defs, METRICS_N, NULL, &a->page, e);
-
-    if (rc == 0)
-        rc = domain_new(&c, &a->domain, e);
-    if (rc == 0)
-        rc = domain_load(a->domain, e);
-    if (rc == 0)
-        rc = watch_nics(a, conf->rack, e);
-    conf_unref(conf);
-    return rc;
-}
-
 /* ---- signals ---- */
 
 static int64_t drain_s(struct app *a)
@@ -386,7 +297,7 @@ static void on_stop_signal(void *arg, int signo)
         return;
     }
     log_info("%s: no new requests; %d running", strsignal(signo), router_live(a->router));
-    note(a, "daemon.drain", "", "ok", strsignal(signo));
+    app_note(a, "daemon.drain", "", "ok", strsignal(signo));
     a->drain_until_us = clock_now_us(clock_real()) + drain_s(a) * 1000000;
     service_stopping(a->service, drain_s(a) * 1000000);
     http_drain(a->http);
@@ -548,7 +459,7 @@ static void say_where(struct app *a)
 int app_start(struct app *a, struct err *e)
 {
     if (start_loop(a, e) < 0 || start_service(a, e) < 0 || start_store(a, e) < 0 ||
-        start_conf(a, e) < 0 || start_rack(a, e) < 0 || start_fleet(a, e) < 0 ||
+        start_conf(a, e) < 0 || app_start_rack(a, e) < 0 || start_fleet(a, e) < 0 ||
         access_new(a->store, &a->access, e) < 0 || start_http(a, e) < 0)
         return -1;
     say_where(a);
@@ -592,7 +503,7 @@ void app_free(struct app *a, int code)
     confmgr_free(a->confmgr);
     snprintf(detail, sizeof(detail), "exit code %d", code);
     if (a->store) {
-        note(a, "daemon.stop", "", code ? "failed" : "ok", detail);
+        app_note(a, "daemon.stop", "", code ? "failed" : "ok", detail);
         chores_end(&a->chores, clock_now_us(clock_real()), clock_wall_ms());
     }
     domain_free(a->domain);

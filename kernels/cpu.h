@@ -112,6 +112,14 @@ static inline const int32_t *cpu_iview(const struct iview *v)
 {
     return (const int32_t *)(((struct cpu_dbuf *)v->buf)->mem + v->off);
 }
+static inline float *cpu_row(const struct view *v, int r)
+{
+    return cpu_view(v) + (size_t)r * (size_t)v->ld;
+}
+static inline int32_t *cpu_ints(const struct iview *v) /* that an op writes */
+{
+    return (int32_t *)(uintptr_t)cpu_iview(v);
+}
 static inline const float *cpu_vec(const struct weight *w)
 {
     return w ? ((const struct cpu_weight *)w)->vec : NULL;

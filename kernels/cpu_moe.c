@@ -11,16 +11,6 @@
 
 _Static_assert((int)CPU_PHASES == (int)OP_PHASES, "phases");
 
-static float *row_of(const struct view *v, int r)
-{
-    return cpu_view(v) + (size_t)r * (size_t)v->ld;
-}
-
-static int32_t *ints_of(const struct iview *v)
-{
-    return (int32_t *)(uintptr_t)cpu_iview(v);
-}
-
 /* ---- route ---- */
 
 /* What experts are chosen by and what they weigh; NaN reads as the worst. */
@@ -111,11 +101,11 @@ static void route_row(const struct op_route *o, int r)
 {
     float score[OP_GROUP_MAX_SLOTS], by[OP_GROUP_MAX_SLOTS], sum = 0;
     const float *bias = cpu_vec(o->bias);
-    int32_t *ids = ints_of(&o->ids) + (size_t)r * (size_t)o->top_k;
-    float *w = row_of(&o->weights, r);
+    int32_t *ids = cpu_ints(&o->ids) + (size_t)r * (size_t)o->top_k;
+    float *w = cpu_row(&o->weights, r);
     int n = o->logits.cols;
 
-    score_row(o, row_of(&o->logits, r), score);
+    score_row(o, cpu_row(&o->logits, r), score);
     for (int i = 0; i < n; i++)
         by[i] = bias ? score[i] + bias[i] : score[i];
     if (o->n_group > 1)
@@ -182,7 +172,7 @@ static void note(struct stream *s, const struct op_rows *w, int r, int32_t bits)
     if (item < 0 || item >= w->item.n)
         cpu_stream_fault(s, "a row of item %d of %d", item, w->item.n);
     else
-        ints_of(&w->item)[item] |= bits;
+        cpu_ints(&w->item)[item] |= bits;
 }
 
 /* ---- capacity ---- */
@@ -230,7 +220,7 @@ static int choose_next(const struct op_capacity *o, int r, int32_t *ids, int32_t
     const float *bias = cpu_vec(t->bias);
     int n = t->logits.cols, found = 0;
 
-    score_row(t, row_of(&t->logits, r), score);
+    score_row(t, cpu_row(&t->logits, r), score);
     for (int i = 0; i < n; i++)
         by[i] = bias ? score[i] + bias[i] : score[i];
     if (t->n_group > 1)
@@ -249,7 +239,7 @@ static int choose_next(const struct op_capacity *o, int r, int32_t *ids, int32_t
         count[best]++;
         found++;
     }
-    weigh(t, score, ids, row_of(&t->weights, r));
+    weigh(t, score, ids, cpu_row(&t->weights, r));
     return found;
 }
 
@@ -265,15 +255,15 @@ static void count_lost(struct stream *s, const struct op_capacity *o, int r, int
 
 int cpu_op_capacity(struct stream *s, const struct op_capacity *o, struct err *e)
 {
-    int32_t *ids = ints_of(&o->route.ids), *count = ints_of(&o->count);
-    int32_t *pos = ints_of(&o->pos);
+    int32_t *ids = cpu_ints(&o->route.ids), *count = cpu_ints(&o->count);
+    int32_t *pos = cpu_ints(&o->pos);
     int k = o->route.top_k;
 
     (void)e;
     take_away(o, ids, count);
     for (int r = 0; r < o->route.logits.rows; r++) {
         int32_t *own = ids + (size_t)r * (size_t)k;
-        float *w = row_of(&o->route.weights, r);
+        float *w = cpu_row(&o->route.weights, r);
         int n[2] = {0};
 
         if (!o->drop && chosen(own, k, -1))
@@ -295,8 +285,9 @@ int cpu_op_capacity(struct stream *s, const struct op_capacity *o, struct err *e
 int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e)
 {
     const int32_t *to = cpu_iview(&o->to), *to_slot = cpu_iview(&o->to_slot);
-    int32_t *send = ints_of(&o->send), *pos = ints_of(&o->pos), *slot = ints_of(&o->slot);
-    int32_t *from = o->from.buf ? ints_of(&o->from) : NULL;
+    int32_t *send = cpu_ints(&o->send), *pos = cpu_ints(&o->pos),
+            *slot = cpu_ints(&o->slot);
+    int32_t *from = o->from.buf ? cpu_ints(&o->from) : NULL;
     const struct iview *mark = &o->who.mark;
     int n = o->x.rows * o->top_k, at = 0;
 
@@ -315,7 +306,7 @@ int cpu_op_dispatch(struct stream *s, const struct op_dispatch *o, struct err *e
                 pos[p] = -1;
                 continue;
             }
-            memcpy(row_of(&o->out, at), row_of(&o->x, p / o->top_k),
+            memcpy(cpu_row(&o->out, at), cpu_row(&o->x, p / o->top_k),
                    (size_t)o->x.cols * sizeof(float));
             slot[at] = to_slot[p] | OP_TAG_PHASE * phase_of(mark, p / o->top_k);
             note(s, &o->who, p / o->top_k, o->note);
@@ -374,8 +365,8 @@ static int count_pairs(struct stream *s, const struct op_group *o)
 int cpu_op_group(struct stream *s, const struct op_group *o, struct err *e)
 {
     const int32_t *slot = cpu_iview(&o->slot);
-    int32_t *order = ints_of(&o->order), *start = ints_of(&o->start);
-    int32_t size[OP_GROUP_MAX_SLOTS], *later = o->later.buf ? ints_of(&o->later) : NULL;
+    int32_t *order = cpu_ints(&o->order), *start = cpu_ints(&o->start);
+    int32_t size[OP_GROUP_MAX_SLOTS], *later = o->later.buf ? cpu_ints(&o->later) : NULL;
     int64_t *tally[OP_PHASES] = {cpu_lview(&o->tally[0]), cpu_lview(&o->tally[1])};
     int n = count_pairs(s, o), groups = o->n_slot * (o->second ? 2 : 1), all;
 
@@ -505,15 +496,15 @@ static void combine_member(void *arg, int member, int n_members)
 
     cpu_share(o->y.rows, member, n_members, &lo, &hi);
     for (int r = lo; r < hi; r++) {
-        const float *w = row_of(&o->weights, r);
-        float *y = row_of(&o->y, r);
+        const float *w = cpu_row(&o->weights, r);
+        float *y = cpu_row(&o->y, r);
 
         for (int c = 0; c < o->y.cols; c++) {
             float sum = 0;
             for (int j = 0; j < o->top_k; j++) {
                 int p = r * o->top_k + j;
                 if (!from || from[p] >= 0)
-                    sum += w[j] * row_of(&o->x, from ? from[p] : p)[c];
+                    sum += w[j] * cpu_row(&o->x, from ? from[p] : p)[c];
             }
             y[c] = o->add ? y[c] + sum : sum;
         }
@@ -533,79 +524,5 @@ int cpu_op_combine(struct stream *s, const struct op_combine *o, struct err *e)
         }
     cpu_run(cpu_of(s), (size_t)o->y.rows * (size_t)o->y.cols * (size_t)o->top_k,
             combine_member, &copy);
-    return 0;
-}
-
-/* ---- rows on their way ---- */
-
-static int rows_of(struct stream *s, const struct iview *count, int most)
-{
-    int64_t n = 0;
-
-    for (int i = 0; i < count->n; i++)
-        n += cpu_iview(count)[i];
-    if (n >= 0 && n <= most)
-        return (int)n;
-    cpu_stream_fault(s, "pack8: %lld rows of at most %d", (long long)n, most);
-    return 0;
-}
-
-static uint8_t *packed(struct dbuf *d, size_t off, int cols, int r)
-{
-    return (uint8_t *)((struct cpu_dbuf *)d)->mem + off +
-           (size_t)r * op_pack8_bytes(cols);
-}
-
-int cpu_op_pack8(struct stream *s, const struct op_pack8 *o, struct err *e)
-{
-    int n = rows_of(s, &o->count, o->x.rows), cols = o->x.cols;
-
-    (void)e;
-    for (int r = 0; r < n; r++) {
-        const float *x = row_of(&o->x, r);
-        uint8_t *to = packed(o->to, o->off, cols, r);
-        float max = 0, scale, by;
-
-        for (int i = 0; i < cols; i++)
-            max = fabsf(x[i]) > max || isnan(x[i]) ? fabsf(x[i]) : max;
-        scale = max / F8_E4M3_MAX;
-        if (scale < FLT_MIN) /* as good as nothing: 1 / scale may be too large */
-            scale = 0;
-        by = scale > 0 ? F8_E4M3_MAX / max : 0;
-        memcpy(to, &scale, sizeof(scale));
-        for (int i = 0; i < cols; i++)
-            to[sizeof(scale) + (size_t)i] = f32_to_f8_e4m3(x[i] * by);
-    }
-    return 0;
-}
-
-int cpu_op_unpack8(struct stream *s, const struct op_unpack8 *o, struct err *e)
-{
-    int n = rows_of(s, &o->count, o->y.rows), cols = o->y.cols;
-    float value[256];
-
-    (void)e;
-    for (int i = 0; i < 256; i++)
-        value[i] = f8_e4m3_to_f32((uint8_t)i);
-    for (int r = 0; r < n; r++) {
-        float *y = row_of(&o->y, r), scale;
-        const uint8_t *from = packed(o->from, o->off, cols, r);
-
-        memcpy(&scale, from, sizeof(scale));
-        for (int i = 0; i < cols; i++)
-            y[i] = scale * value[from[sizeof(scale) + (size_t)i]];
-    }
-    return 0;
-}
-
-int cpu_op_scale_rows(struct stream *s, const struct op_scale_rows *o, struct err *e)
-{
-    (void)s, (void)e;
-    for (int r = 0; r < o->y.rows; r++) {
-        float *y = row_of(&o->y, r), g = 1.0f / (1.0f + expf(-*row_of(&o->gate, r)));
-
-        for (int c = 0; c < o->y.cols; c++)
-            y[c] *= g;
-    }
     return 0;
 }

@@ -25,14 +25,9 @@ struct job {
     int n, n_expert;
 };
 
-static int32_t *ints_of(const struct iview *v)
-{
-    return (int32_t *)(uintptr_t)cpu_iview(v);
-}
-
 static bool start(struct job *s, struct stream *st, const struct op_spread *o)
 {
-    int32_t *at = ints_of(&o->scratch);
+    int32_t *at = cpu_ints(&o->scratch);
 
     *s = (struct job){.o = o, .n = o->rows * o->top_k, .n_expert = o->first.n - 1};
     s->ids = cpu_iview(&o->ids);
@@ -41,8 +36,8 @@ static bool start(struct job *s, struct stream *st, const struct op_spread *o)
     s->slot = cpu_iview(&o->slot);
     s->upto = cpu_iview(&o->upto);
     s->host = cpu_iview(&o->host);
-    s->to = ints_of(&o->to);
-    s->at = ints_of(&o->to_slot);
+    s->to = cpu_ints(&o->to);
+    s->at = cpu_ints(&o->to_slot);
     s->count = at;
     s->seen = at + s->n_expert;
     s->load = at + 2 * s->n_expert;

@@ -21,6 +21,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "topo/graph_impl.h"
 
 enum {
     NODES_MAX = 16384,
@@ -31,36 +32,9 @@ enum {
     HOSTS_MAX = 1024
 };
 
-struct graph {
-    struct node *nodes;
-    struct link *links;
-    int *depth;
-    struct graph_pair *pairs;
-    char **warnings;
-    int n_pairs, cap_pairs;
-    int n_nodes, n_links, n_warnings, warnings_left_out;
-    int cap_nodes, cap_links;
-    int *at, *at_first; /* link indices by node: at[at_first[i] .. at_first[i + 1]) */
-    int *devices, n_devices;
-    int *by_name; /* node ids ordered by host and name */
-    char *source;
-    bool emulated;
-};
-
 /* A builder is a graph that is not frozen yet. */
 struct graph_builder {
     struct graph g;
-};
-
-static const char *const node_names[] = {
-#define X(id, name) name,
-    NODE_KIND_MAP(X)
-#undef X
-};
-static const char *const link_names[] = {
-#define X(id, name) name,
-    LINK_KIND_MAP(X)
-#undef X
 };
 
 /* Which kinds may stand directly above a kind, as bits. */
@@ -74,22 +48,6 @@ static const unsigned parents_of[NODE_KIND_COUNT] = {
     [NODE_NVSWITCH] = BIT(NODE_HOST),
     [NODE_NIC] = BIT(NODE_HOST) | BIT(NODE_NUMA) | BIT(NODE_BRIDGE) | BIT(NODE_SWITCH),
 };
-
-const char *fabric_is_name(enum fabric_is f)
-{
-    static const char *const names[] = {"unknown",     "none",   "not started",
-                                        "in progress", "joined", "refused"};
-    return names[f];
-}
-
-const char *imex_is_name(enum imex_is i)
-{
-    static const char *const names[] = {"unknown", "absent", "ready"};
-    return names[i];
-}
-
-const char *node_kind_name(enum node_kind k) { return node_names[k]; }
-const char *link_kind_name(enum link_kind k) { return link_names[k]; }
 
 struct graph_builder *graph_builder_new(void)
 {
@@ -175,7 +133,7 @@ static int check_text(const struct node *n, struct err *e)
                                text[i].what);
     }
     if (!n->name[0])
-        return err_set(e, ERR_INVALID, "a %s has no name", node_names[n->kind]);
+        return err_set(e, ERR_INVALID, "a %s has no name", node_kind_name(n->kind));
     return 0;
 }
 
@@ -183,7 +141,7 @@ static int check_place(const struct graph *g, const struct node *n, int *ret_dep
                        struct err *e)
 {
     bool top = n->kind == NODE_HOST || n->kind == NODE_NETWORK;
-    const char *kind = node_names[n->kind];
+    const char *kind = node_kind_name(n->kind);
 
     *ret_depth = 0;
     if (top || (n->kind == NODE_NVSWITCH && n->parent < 0 && n->host < 0)) {
@@ -199,7 +157,7 @@ static int check_place(const struct graph *g, const struct node *n, int *ret_dep
     const struct node *up = &g->nodes[n->parent];
     if (!(parents_of[n->kind] & BIT(up->kind)))
         return err_set(e, ERR_INVALID, "%s '%s' cannot stand under %s '%s'", kind,
-                       n->name, node_names[up->kind], up->name);
+                       n->name, node_kind_name(up->kind), up->name);
     if (n->host != up->host)
         return err_set(e, ERR_INVALID,
                        "%s '%s' says host %d, its parent '%s' is on host %d", kind,
@@ -305,20 +263,20 @@ int graph_add_link(struct graph_builder *b, const struct link *l, struct err *e)
         return err_set(e, ERR_TOOBIG, "more than %d links", LINKS_MAX);
     if (l->a < 0 || l->a >= g->n_nodes || l->b < 0 || l->b >= g->n_nodes)
         return err_set(e, ERR_INVALID, "a %s link between nodes %d and %d, of %d nodes",
-                       link_names[l->kind], l->a, l->b, g->n_nodes);
+                       link_kind_name(l->kind), l->a, l->b, g->n_nodes);
     const struct node *na = &g->nodes[l->a], *nb = &g->nodes[l->b];
     if (l->a == l->b)
         return err_set(e, ERR_INVALID, "'%s' has a %s link to itself", na->name,
-                       link_names[l->kind]);
+                       link_kind_name(l->kind));
     if (!ends_ok(na, nb, l->kind))
         return err_set(e, ERR_INVALID, "a %s link cannot join %s '%s' and %s '%s'",
-                       link_names[l->kind], node_names[na->kind], na->name,
-                       node_names[nb->kind], nb->name);
+                       link_kind_name(l->kind), node_kind_name(na->kind), na->name,
+                       node_kind_name(nb->kind), nb->name);
     if (l->width < 0 || l->width > 100000 || l->expected < 0 || l->expected > 100000 ||
         !fact_ok(&l->nominal) || !fact_ok(&l->measured) || !fact_ok(&l->latency_us))
         return err_set(e, ERR_RANGE,
                        "%s link of '%s' and '%s': width and figures must be finite, >= 0",
-                       link_names[l->kind], na->name, nb->name);
+                       link_kind_name(l->kind), na->name, nb->name);
     if (g->n_links == g->cap_links) {
         g->cap_links = g->cap_links ? 2 * g->cap_links : 64;
         g->links = xrealloc(g->links, g->cap_links * sizeof(*g->links));
@@ -397,7 +355,7 @@ static int by_device(const void *pa, const void *pb, void *arg)
     return c ? c : a->id - b->id;
 }
 
-static int by_ends(const void *pa, const void *pb)
+int graph_by_ends(const void *pa, const void *pb)
 {
     const struct link *a = pa, *b = pb;
 
@@ -461,10 +419,10 @@ static void merge_links(struct graph_builder *b)
     int n = 0;
 
     if (g->n_links)
-        qsort(g->links, g->n_links, sizeof(*g->links), by_ends);
+        qsort(g->links, g->n_links, sizeof(*g->links), graph_by_ends);
     for (int i = 0; i < g->n_links; i++) {
         struct link *l = &g->links[i], *into = n ? &g->links[n - 1] : NULL;
-        if (!into || by_ends(into, l) != 0) {
+        if (!into || graph_by_ends(into, l) != 0) {
             g->links[n++] = *l;
             continue;
         }
@@ -472,7 +430,7 @@ static void merge_links(struct graph_builder *b)
             graph_warn(b,
                        "%s link of %s and %s: one end says %d x %.1f GB/s, the other "
                        "%d x %.1f GB/s in all; the smaller counts",
-                       link_names[l->kind], g->nodes[l->a].name, g->nodes[l->b].name,
+                       link_kind_name(l->kind), g->nodes[l->a].name, g->nodes[l->b].name,
                        into->width, into->nominal.v / 1e9, l->width, l->nominal.v / 1e9);
         if (l->width < into->width)
             into->width = l->width;
@@ -545,86 +503,4 @@ int graph_build(struct graph_builder *b, const char *source, bool emulated,
     **ret = *g;
     free(b);
     return 0;
-}
-
-/* ---- reading ---- */
-
-const char *graph_source(const struct graph *g) { return g->source; }
-bool graph_emulated(const struct graph *g) { return g->emulated; }
-int graph_n_nodes(const struct graph *g) { return g->n_nodes; }
-const struct node *graph_node(const struct graph *g, int id) { return &g->nodes[id]; }
-int graph_n_links(const struct graph *g) { return g->n_links; }
-const struct link *graph_link(const struct graph *g, int i) { return &g->links[i]; }
-int graph_pairs(const struct graph *g, const struct graph_pair **ret)
-{
-    *ret = g->pairs;
-    return g->n_pairs;
-}
-
-int graph_n_warnings(const struct graph *g) { return g->n_warnings; }
-const char *graph_warning(const struct graph *g, int i) { return g->warnings[i]; }
-
-int graph_links_at(const struct graph *g, int node, const int **ret)
-{
-    *ret = g->at + g->at_first[node];
-    return g->at_first[node + 1] - g->at_first[node];
-}
-
-int graph_devices(const struct graph *g, const int **ret)
-{
-    *ret = g->devices;
-    return g->n_devices;
-}
-
-int graph_count(const struct graph *g, enum node_kind kind)
-{
-    int n = 0;
-
-    for (int i = 0; i < g->n_nodes; i++)
-        n += g->nodes[i].kind == kind;
-    return n;
-}
-
-int graph_find(const struct graph *g, int host, const char *name)
-{
-    int lo = 0, hi = g->n_nodes;
-
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        const struct node *n = &g->nodes[g->by_name[mid]];
-        int c = n->host != host ? (n->host < host ? -1 : 1) : strcmp(n->name, name);
-        if (c == 0)
-            return n->id;
-        if (c < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return -1;
-}
-
-const struct link *graph_link_between(const struct graph *g, int a, int b,
-                                      enum link_kind kind)
-{
-    struct link key = {.a = a < b ? a : b, .b = a < b ? b : a, .kind = kind};
-
-    if (!g->n_links)
-        return NULL;
-    return bsearch(&key, g->links, g->n_links, sizeof(key), by_ends);
-}
-
-const char *graph_label(const struct graph *g, int node, char *ret, size_t n)
-{
-    const struct node *d = &g->nodes[node];
-    const char *host = "", *sep = "";
-
-    if (d->host >= 0 && d->kind != NODE_HOST && graph_count(g, NODE_HOST) > 1) {
-        host = g->nodes[d->host].name;
-        sep = " ";
-    }
-    if (d->kind == NODE_DEVICE && !d->is_cpu && !d->mig && d->index >= 0)
-        snprintf(ret, n, "%s%sGPU %d (%s)", host, sep, d->index, d->name);
-    else
-        snprintf(ret, n, "%s%s%s", host, sep, d->name);
-    return ret;
 }

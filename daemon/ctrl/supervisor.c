@@ -29,6 +29,7 @@
 #include "daemon/ctrl/child.h"
 #include "daemon/ctrl/facts.h"
 #include "daemon/ctrl/split.h"
+#include "daemon/ctrl/supervisor_impl.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/ctrl/warming.h"
 #include "daemon/serve/metrics.h"
@@ -37,37 +38,6 @@
 #include "daemon/serve/tokenizer.h"
 #include "daemon/serve/wire.h"
 #include "state/store.h"
-
-enum {
-    TICKS = 8, /* a watch is checked so many times within its limit */
-    LINES_MAX = 1024
-};
-
-struct supervisor {
-    struct supervisor_cfg cfg;
-    struct instance_status st; /* as published */
-    struct loaded next;        /* opened, published when the engine is ready */
-    struct loader *loader;
-    struct child *child;
-    struct loop_fd *orders;
-    struct loop_timer *retry, *tick, *kill;
-    int64_t delay_us, ready_us; /* next wait; since when ready */
-    char *kv_file;              /* NULL: none */
-    int64_t moved_us;           /* last sign of life of the present state */
-    double steps, load_done;    /* at that sign */
-    uint8_t secret[16];
-    cpu_set_t cpus;
-    char *rank_cpus; /* NULL: all that we have */
-    int n_threads;   /* on them */
-    bool moved_on;   /* they have changed since the engine was started */
-    struct warming warming;
-    bool draining, stopping, no_spin;
-    bool has_policy; /* other than the options */
-    struct wire_policy policy;
-    bool told; /* the child was ready: it may be told things */
-    struct err stop_why;
-    char lines[LINES_MAX];
-};
 
 static int64_t now_us(void) { return clock_now_us(clock_real()); }
 
@@ -84,8 +54,8 @@ void supervisor_cfg_times(struct supervisor_cfg *cfg)
     cfg->stop_us = 5000000;
 }
 
-static void note(struct supervisor *s, const char *what, const char *result,
-                 const char *detail)
+void supervisor_note(struct supervisor *s, const char *what, const char *result,
+                     const char *detail)
 {
     struct err e;
 
@@ -96,7 +66,7 @@ static void note(struct supervisor *s, const char *what, const char *result,
         log_error("the journal lacks '%s %s': %s", what, result, e.msg);
 }
 
-static void enter(struct supervisor *s, enum instance_state state)
+void supervisor_enter(struct supervisor *s, enum instance_state state)
 {
     s->st.state = state;
     s->st.since_us = s->moved_us = now_us();
@@ -117,7 +87,7 @@ static void wait_and_retry(struct supervisor *s, enum instance_state state,
     snprintf(s->st.error, sizeof(s->st.error), "%s", why->msg);
     s->st.retry_at_us = now + s->delay_us;
     s->st.pid = 0;
-    enter(s, state);
+    supervisor_enter(s, state);
     loop_timer_set(s->retry, s->st.retry_at_us);
     log_about(LOG_LV_ERROR, &(struct log_about){.instance = s->cfg.instance},
               "'%s': %s; next try in %.1f s", s->st.model, why->msg,
@@ -134,7 +104,7 @@ static void stopped(struct supervisor *s)
     s->st.pid = 0;
     s->st.retry_at_us = 0;
     loop_timer_set(s->kill, -1);
-    enter(s, INSTANCE_STOPPED);
+    supervisor_enter(s, INSTANCE_STOPPED);
     target_fail_all(s->cfg.target, &s->stop_why);
     if (s->cfg.stopped)
         s->cfg.stopped(s->cfg.arg);
@@ -142,21 +112,13 @@ static void stopped(struct supervisor *s)
 
 /* ---- news of the engine ---- */
 
-static void on_hello(void *arg) { enter(arg, INSTANCE_LOADING); }
+static void on_hello(void *arg) { supervisor_enter(arg, INSTANCE_LOADING); }
 
 static void on_loading(void *arg, double done)
 {
     struct supervisor *s = arg;
 
     s->st.load_done = done < 0 ? 0 : done > 1 ? 1 : done;
-    target_set_status(s->cfg.target, &s->st);
-}
-
-static void tell_cpus(struct supervisor *s)
-{
-    child_cpus(s->child, s->rank_cpus);
-    s->moved_on = false;
-    s->st.n_threads = s->n_threads;
     target_set_status(s->cfg.target, &s->st);
 }
 
@@ -174,7 +136,7 @@ static void on_ready(void *arg, const struct wire_ready *r)
     if (s->has_policy)
         child_policy(s->child, &s->policy);
     if (s->moved_on)
-        tell_cpus(s);
+        supervisor_tell_cpus(s);
     if (s->cfg.facts)
         s->cfg.facts(s->cfg.arg, r);
     warming_start(&s->warming, s->child, target_page(s->cfg.target));
@@ -198,10 +160,10 @@ static void be_ready(struct supervisor *s)
     s->ready_us = now_us();
     s->steps = metric_get(target_page(s->cfg.target), M_STEPS, 0);
     s->st.error[0] = '\0';
-    enter(s, s->draining ? INSTANCE_DRAINING : INSTANCE_READY);
+    supervisor_enter(s, s->draining ? INSTANCE_DRAINING : INSTANCE_READY);
     snprintf(detail, sizeof(detail), "pid %d, loaded in %.2f s, %s, %d threads",
              s->st.pid, (double)s->st.load_us / 1e6, s->st.isa, s->st.n_threads);
-    note(s, "engine.ready", "ok", detail);
+    supervisor_note(s, "engine.ready", "ok", detail);
     log_about(LOG_LV_INFO, &(struct log_about){.instance = s->cfg.instance},
               "'%s' is ready: %s", s->st.model, detail);
     pump(s); /* those that waited for it */
@@ -246,7 +208,7 @@ static void on_note(void *arg, const struct wire_note *n)
     struct supervisor *s = arg;
 
     log_warn("%s: %s", s->cfg.instance, n->text);
-    note(s, n->action, "ok", n->text);
+    supervisor_note(s, n->action, "ok", n->text);
 }
 
 static void on_finish(void *arg, const struct wire_finish *w)
@@ -312,10 +274,10 @@ static void on_gone(void *arg, bool asked, const struct err *why)
         expertpage_clear(target_experts(s->cfg.target));
     if (asked) {
         bool late = e.code == ERR_TIMEOUT;
-        note(s, "engine.stop", late ? "failed" : "ok", late ? e.msg : "");
+        supervisor_note(s, "engine.stop", late ? "failed" : "ok", late ? e.msg : "");
     } else {
         metric_add(s->cfg.page, M_ENGINE_FAILURES, 0, 1);
-        note(s, was_ready ? "engine.run" : "engine.load", "failed", e.msg);
+        supervisor_note(s, was_ready ? "engine.run" : "engine.load", "failed", e.msg);
     }
     if (s->stopping) {
         stopped(s);
@@ -371,7 +333,7 @@ static void start_child(struct supervisor *s)
     s->moved_on = false;
     memcpy(c.secret, s->secret, sizeof(c.secret));
     if (child_start(s->cfg.loop, &c, &news, s, &s->child, &e) < 0) {
-        note(s, "engine.start", "failed", e.msg);
+        supervisor_note(s, "engine.start", "failed", e.msg);
         wait_and_retry(s, INSTANCE_FAILED, &e);
         return;
     }
@@ -380,7 +342,7 @@ static void start_child(struct supervisor *s)
     s->moved_us = now_us();
     target_set_status(s->cfg.target, &s->st);
     snprintf(detail, sizeof(detail), "pid %d", s->st.pid);
-    note(s, "engine.start", "ok", detail);
+    supervisor_note(s, "engine.start", "ok", detail);
 }
 
 static void on_opened(void *arg, struct loaded *m, const struct err *why)
@@ -399,7 +361,7 @@ static void on_opened(void *arg, struct loaded *m, const struct err *why)
         return;
     }
     if (!m) {
-        note(s, "model.open", "failed", e.msg);
+        supervisor_note(s, "model.open", "failed", e.msg);
         wait_and_retry(s, INSTANCE_FAILED, &e);
         return;
     }
@@ -415,7 +377,7 @@ void supervisor_start(struct supervisor *s)
     struct err e;
 
     s->st.retry_at_us = 0;
-    enter(s, INSTANCE_STARTING);
+    supervisor_enter(s, INSTANCE_STARTING);
     if (loader_start(s->cfg.loop, s->cfg.open, s->cfg.model_path, s->cfg.model_name,
                      on_opened, s, &s->loader, &e) < 0)
         wait_and_retry(s, INSTANCE_FAILED, &e);
@@ -431,7 +393,7 @@ static void on_retry(void *arg)
 
 /* ---- orders of the HTTP threads ---- */
 
-static bool is_ready(const struct supervisor *s)
+bool supervisor_is_ready(const struct supervisor *s)
 {
     return s->st.state == INSTANCE_READY || s->st.state == INSTANCE_DRAINING;
 }
@@ -441,7 +403,7 @@ static void pump(struct supervisor *s)
     struct wire_add add;
     uint64_t id;
 
-    if (!is_ready(s)) {
+    if (!supervisor_is_ready(s)) {
         target_sweep(s->cfg.target);
         return;
     }
@@ -461,91 +423,6 @@ static void on_orders(void *arg, int fd, uint32_t events)
 {
     (void)fd, (void)events;
     pump(arg);
-}
-
-/* ---- watch ---- */
-
-/* The limit that applies now, 0 = none; *ret_moved: there was a sign of life. */
-static int64_t watch_limit(struct supervisor *s, bool *ret_moved)
-{
-    double steps = metric_get(target_page(s->cfg.target), M_STEPS, 0);
-    int sent;
-
-    switch (s->st.state) {
-    case INSTANCE_STARTING:
-        *ret_moved = s->loader != NULL;
-        return s->cfg.hello_us;
-    case INSTANCE_LOADING:
-        *ret_moved = s->st.load_done != s->load_done;
-        s->load_done = s->st.load_done;
-        return s->cfg.load_us;
-    case INSTANCE_READY:
-    case INSTANCE_DRAINING:
-        target_live(s->cfg.target, &sent);
-        *ret_moved = sent == 0 || steps != s->steps;
-        s->steps = steps;
-        return s->cfg.stuck_us;
-    default:
-        return 0;
-    }
-}
-
-static void kill_stuck(struct supervisor *s, int64_t limit)
-{
-    static const char *const what[INSTANCE_STATE_COUNT] = {
-        [INSTANCE_STARTING] = "the engine has said nothing",
-        [INSTANCE_LOADING] = "loading has not got on",
-        [INSTANCE_READY] = "no step has ended while requests are pending",
-        [INSTANCE_DRAINING] = "no step has ended while requests are pending",
-    };
-    struct err e;
-
-    err_set(&e, ERR_TIMEOUT, "%s for %.1f s", what[s->st.state], (double)limit / 1e6);
-    child_kill(s->child, &e);
-}
-
-static int64_t tick_us(const struct supervisor *s)
-{
-    int64_t t = s->cfg.hello_us, stall = split_patience(s->cfg.target);
-
-    t = s->cfg.load_us < t ? s->cfg.load_us : t;
-    if (s->cfg.stuck_us)
-        t = s->cfg.stuck_us < t ? s->cfg.stuck_us : t;
-    if (stall)
-        t = stall < t ? stall : t;
-    return t / TICKS;
-}
-
-static void look_for_stall(struct supervisor *s, int64_t now)
-{
-    char detail[128];
-    int n;
-
-    if (!is_ready(s) || !split_watch(s->cfg.target, now, &n))
-        return;
-    snprintf(detail, sizeof(detail),
-             "no step has ended for %.1f s or more: %d prompts go to decode engines",
-             (double)split_patience(s->cfg.target) / 1e6, n);
-    note(s, "engine.stalled", "failed", detail);
-    log_about(LOG_LV_WARN, &(struct log_about){.instance = s->cfg.instance}, "'%s': %s",
-              s->cfg.instance, detail);
-}
-
-static void on_tick(void *arg)
-{
-    struct supervisor *s = arg;
-    bool moved = true;
-    int64_t limit = watch_limit(s, &moved), now = now_us();
-
-    look_for_stall(s, now);
-
-    if (moved)
-        s->moved_us = now;
-    else if (limit && s->child && now - s->moved_us >= limit)
-        kill_stuck(s, limit);
-    if (!is_ready(s))
-        target_sweep(s->cfg.target);
-    loop_timer_set(s->tick, now + tick_us(s));
 }
 
 /* ---- lifecycle ---- */
@@ -582,7 +459,7 @@ int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
              : slash            ? slash + 1
                                 : cfg->model_path);
     s->retry = loop_timer_new(cfg->loop, on_retry, s);
-    s->tick = loop_timer_new(cfg->loop, on_tick, s);
+    s->tick = loop_timer_new(cfg->loop, supervisor_tick, s);
     s->kill = loop_timer_new(cfg->loop, on_kill, s);
     if (warming_init(&s->warming, e) < 0 ||
         loop_fd_add(cfg->loop, target_fd(cfg->target), EPOLLIN, on_orders, s, &s->orders,
@@ -590,7 +467,7 @@ int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
         supervisor_free(s);
         return -1;
     }
-    loop_timer_set(s->tick, now_us() + tick_us(s));
+    loop_timer_set(s->tick, now_us() + supervisor_tick_us(s));
     target_set_status(cfg->target, &s->st);
     *ret = s;
     return 0;
@@ -614,23 +491,6 @@ void supervisor_free(struct supervisor *s)
     free(s);
 }
 
-void supervisor_drain(struct supervisor *s, bool on)
-{
-    s->draining = on;
-    target_drain(s->cfg.target, on);
-    if (!is_ready(s))
-        return;
-    enter(s, on ? INSTANCE_DRAINING : INSTANCE_READY);
-    if (on && target_has_other(s->cfg.target))
-        child_yield(s->child);
-}
-
-void supervisor_wipe(struct supervisor *s)
-{
-    if (is_ready(s))
-        child_wipe(s->child);
-}
-
 void supervisor_stop(struct supervisor *s, const struct err *why, const char *reason)
 {
     if (s->stopping)
@@ -650,56 +510,6 @@ void supervisor_stop(struct supervisor *s, const struct err *why, const char *re
     } else if (!s->loader) {
         stopped(s);
     }
-}
-
-void supervisor_set_spin(struct supervisor *s, bool on)
-{
-    if (s->no_spin == !on)
-        return;
-    s->no_spin = !on;
-    if (s->told && s->child)
-        child_spin(s->child, on);
-}
-
-void supervisor_set_cpus(struct supervisor *s, const cpu_set_t *all, const char *by_rank,
-                         int n_threads)
-{
-    if (s->rank_cpus && !strcmp(s->rank_cpus, by_rank) && s->n_threads == n_threads)
-        return;
-    free(s->rank_cpus);
-    s->rank_cpus = xstrdup(by_rank);
-    s->cpus = *all;
-    s->n_threads = n_threads;
-    s->moved_on = s->child != NULL;
-    cpuset_print(all, s->st.cpus, sizeof(s->st.cpus));
-    target_set_status(s->cfg.target, &s->st);
-    if (s->child)
-        log_about(LOG_LV_INFO, &(struct log_about){.instance = s->cfg.instance},
-                  "'%s': its CPUs are %s from now on, %d threads", s->st.model,
-                  s->st.cpus, n_threads);
-    if (s->told && s->child)
-        tell_cpus(s);
-}
-
-void supervisor_set_policy(struct supervisor *s, const struct wire_policy *p)
-{
-    if (s->has_policy && !memcmp(&s->policy, p, sizeof(*p)))
-        return;
-    s->policy = *p;
-    s->has_policy = true;
-    if (s->told && s->child)
-        child_policy(s->child, p);
-}
-
-bool supervisor_experts(struct supervisor *s, const struct wire_expert_orders *o)
-{
-    return s->child && s->told && child_experts(s->child, o);
-}
-
-void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us)
-{
-    s->cfg.stuck_us = stuck_us;
-    loop_timer_set(s->tick, now_us() + tick_us(s));
 }
 
 const struct instance_status *supervisor_status(const struct supervisor *s)

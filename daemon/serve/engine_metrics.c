@@ -85,6 +85,31 @@ void engine_metrics_handoffs(struct metric_page *page, const struct handoff_stat
     metric_set(page, M_HANDOFF_HELD, 0, held);
 }
 
+static void put_gauges(struct metric_page *page, const struct sched_stats *now)
+{
+    const struct {
+        int id, label;
+        double v;
+    } gauges[] = {
+        {M_RUNNING, 0, now->running},
+        {M_WAITING, 0, now->waiting},
+        {M_WAITING_BY, WAIT_CAPACITY, now->waiting},
+        {M_WAITING_BY, WAIT_DEFERRED, 0},
+        {M_KV_USAGE, 0,
+         (double)now->kv.n_used / (now->kv.n_blocks ? now->kv.n_blocks : 1)},
+        {M_KV_BLOCKS_FREE, 0, now->kv.n_free},
+        {M_KV_BLOCKS_CACHED, 0, now->kv.n_cached},
+        {M_KV_BLOCKS_USED, 0, now->kv.n_used},
+        {M_KV_TIER_BLOCKS, TIER_HOST, now->tier.host_used},
+        {M_KV_TIER_BLOCKS, TIER_DISK, now->tier.disk_used},
+        {M_KV_TIER_SIZE, TIER_HOST, now->tier.n_host},
+        {M_KV_TIER_SIZE, TIER_DISK, now->tier.n_disk},
+    };
+
+    for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
+        metric_set(page, gauges[i].id, gauges[i].label, gauges[i].v);
+}
+
 void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
 {
     struct sched_stats now;
@@ -122,24 +147,6 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
         {M_REFUSED_LATE, 0, now.refused_late, was->refused_late},
         {M_STEPS_EST, 0, now.est_steps, was->est_steps},
     };
-    const struct {
-        int id, label;
-        double v;
-    } gauges[] = {
-        {M_RUNNING, 0, now.running},
-        {M_WAITING, 0, now.waiting},
-        {M_WAITING_BY, WAIT_CAPACITY, now.waiting},
-        {M_WAITING_BY, WAIT_DEFERRED, 0},
-        {M_KV_USAGE, 0, (double)now.kv.n_used / (now.kv.n_blocks ? now.kv.n_blocks : 1)},
-        {M_KV_BLOCKS_FREE, 0, now.kv.n_free},
-        {M_KV_BLOCKS_CACHED, 0, now.kv.n_cached},
-        {M_KV_BLOCKS_USED, 0, now.kv.n_used},
-        {M_KV_TIER_BLOCKS, TIER_HOST, now.tier.host_used},
-        {M_KV_TIER_BLOCKS, TIER_DISK, now.tier.disk_used},
-        {M_KV_TIER_SIZE, TIER_HOST, now.tier.n_host},
-        {M_KV_TIER_SIZE, TIER_DISK, now.tier.n_disk},
-    };
-
     for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
         if (counters[i].now != counters[i].was)
             metric_add(m->page, counters[i].id, counters[i].label,
@@ -150,7 +157,6 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
         metric_add(m->page, M_STEPS_EST_OFF, 0,
                    (double)(now.est_off_us - was->est_off_us) / 1e6);
     }
-    for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
-        metric_set(m->page, gauges[i].id, gauges[i].label, gauges[i].v);
+    put_gauges(m->page, &now);
     m->last = now;
 }

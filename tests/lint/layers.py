@@ -28,7 +28,7 @@ SLEEPS = re.compile(r"(?<![>.\w])(usleep|nanosleep|clock_nanosleep|sleep|pthread
                     r"sem_timedwait|epoll_wait|ppoll|poll|select|sigtimedwait|clock_sleep_us)\s*\(")
 SLEEP_OK = re.compile(r"(base/|ctl/|tests/)")
 LOGS = re.compile(r"\blog_(error|warn|info|debug|line|unkept|about|pass)\s*\(")
-LOG_OK = re.compile(r"(base/log|daemon/(main|app|service|engine_main)\.c|daemon/api/|daemon/ctrl/|"
+LOG_OK = re.compile(r"(base/log|daemon/(main|app|app_rack|service|engine_main)\.c|daemon/api/|daemon/ctrl/|"
                     r"daemon/serve/engine\.c|ctl/)")
 
 
