@@ -812,7 +812,8 @@ static int count_links(const char *first, const char *second, struct nvlink_coun
         n = probe_nvlinks(p, &at, ret_us);
         assert_int_equal(*ret_us > 0, i == 1);
         assert_true(n <= 64);
-        memcpy(ret, at, (size_t)n * sizeof(*at));
+        for (int k = 0; k < n; k++)
+            ret[k] = at[k];
     }
     probe_free(p);
     return n;
