@@ -122,10 +122,15 @@ double expertplan_shares(const struct expert_ask *a, int layer, const int16_t *m
     settle(a, layer, map, ROUNDS, first, x, load);
     for (size_t i = 0; i < slots; i++)
         ret[i] = 0;
-    for (int e = 0; e < a->n_expert; e++)
+    for (int e = 0; e < a->n_expert; e++) {
+        int n = first[e + 1] - first[e];
+        double sum = 0; /* w[e], but where that is lost beside the devices' loads */
         for (int i = first[e]; i < first[e + 1]; i++)
-            ret[where[i]] =
-                (float)(w[e] > 0 ? x[where[i]] / w[e] : 1.0 / (first[e + 1] - first[e]));
+            sum += x[where[i]];
+        bool lost = !(w[e] > 0) || fabs(sum - w[e]) > 1e-6 * w[e];
+        for (int i = first[e]; i < first[e + 1]; i++)
+            ret[where[i]] = (float)(lost ? 1.0 / n : x[where[i]] / sum);
+    }
     for (int g = 0; g < a->n_device; g++)
         high = fmax(high, load[g]);
     free(first);

@@ -174,6 +174,14 @@ void experts_note(struct expert_set *s, const struct experts_event *ev,
 
 /* ---- engines ---- */
 
+/* What the objective leaves in a step; without one nothing is held back. */
+static double slack_us(const struct expert_set *s)
+{
+    if (!s->tpot_us)
+        return NO_OBJECTIVE_US;
+    return (double)s->tpot_us - s->step_us;
+}
+
 static void fill_limits(struct expert_set *s, const struct conf_instance *i)
 {
     struct controller_limits *l = &s->l;
@@ -194,12 +202,12 @@ static void fill_limits(struct expert_set *s, const struct conf_instance *i)
         .per_device = (int)i->experts.max_slots,
         .copy_Bps = s->copy_Bps,
         .risk_us = RISK_US,
-        .slack_us = -1,
         .slack_share = i->experts.slack_share,
         .prefill_share = i->experts.prefill_share,
     };
     s->sample_us = i->experts.sample_ms * 1000;
     s->tpot_us = (int64_t)(i->slo.tpot_ms * 1000);
+    l->slack_us = slack_us(s);
     s->copy_share = i->experts.copy_share;
     s->affinity = i->experts.affinity;
 }
@@ -329,14 +337,6 @@ static bool sample(struct expert_set *s)
     s->any_seen = true;
     pthread_mutex_unlock(&s->x->lock);
     return !first;
-}
-
-/* What the objective leaves in a step; without one nothing is held back. */
-static double slack_us(const struct expert_set *s)
-{
-    if (!s->tpot_us)
-        return NO_OBJECTIVE_US;
-    return (double)s->tpot_us - s->step_us;
 }
 
 /* While a plan is in hand the loader follows what steps leave. */

@@ -115,10 +115,11 @@ def ended(rack, operation):
     return wait_for(over, 60)
 
 
-def hold(rack, point, who, ms):
-    """The next time that the engine comes to the point it stops there; 0 ms: for ever."""
+def hold(rack, point, who, action):
+    """The next time that the engine comes to the point it stops there for so many ms, 0: for
+    ever; or the whole of it is killed, or stopped."""
     with open(rack.fault_file + ".new", "w") as f:
-        f.write(f"{point} {who} {ms}")
+        f.write(f"{point} {who} {action}")
     os.rename(rack.fault_file + ".new", rack.fault_file)
 
 
@@ -343,3 +344,73 @@ def test_a_device_is_lost_in_mid_move(tmp_path):
     finally:
         assert r.p.poll() is None, "the daemon ended during the test: " + r.logged()
         r.stop()
+
+
+def apply_most(rack):
+    """The plan from nothing that has most to load."""
+    def bytes_of(method):
+        status, _, said = rack.local_request("POST", "/api/v1/experts/plan", {"method": method})
+        assert status == 200, said
+        return json.loads(said)["bytes"]
+    return apply(rack, max(("eplb", "planner"), key=bytes_of))
+
+
+def stopped(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        return f.read().rsplit(")", 1)[1].split()[0] == "T"
+
+
+POINTS = [("loading", "expert_load", 0), ("verifying", "expert_check", 0)] + [
+    (state, point, who) for who in (0, 3)
+    for state, point in (("warming", "expert_warm"), ("ready", "expert_vote"),
+                         ("flip", "expert_turn"), ("flip", "expert_flip"),
+                         ("freed", "expert_free"))]
+SHORT = [("ready", "expert_vote", 3, "stop"), ("flip", "expert_flip", 0, "slow")]
+
+
+@pytest.mark.parametrize("state,point,who,action", [
+    pytest.param(*p, a, marks=[] if (*p, a) in SHORT else pytest.mark.skipif(
+        not os.environ.get("LLMRACK_LONG"), reason="all of them with LLMRACK_LONG=1"))
+    for p in POINTS for a in ("kill", "stop", "slow")])
+def test_struck_at_a_state(moe, state, point, who, action):
+    """The loader or a rank is slow, or its process stopped or killed, at a state of a move:
+    the map is the old one or the new one, no token is lost, and the next plan is made."""
+    pid, plain = moe.instance()["pid"], ask(moe, 3, 100)
+    counted(moe)
+    before = shown(moe)
+    streams = [Stream(moe, body(3, 100)) for _ in range(2)]
+    for s in streams:
+        wait_for(s.begun)
+    hold(moe, point, who, STATE_MS // 6 if action == "slow" else action)
+    op = apply_most(moe)
+    wait_for(lambda: held(moe))
+    if action == "stop":
+        wait_for(lambda: stopped(pid))
+        # the daemon may have given it up by then: requests go on with the next one
+        threading.Timer(1.3 * STATE_MS * SLOW / 1000, lambda: os.kill(pid, signal.SIGCONT)).start()
+    for s in streams:
+        assert "".join(f["choices"][0]["text"] for f in s.frames()[:-1]) == plain
+    op = ended(moe, op)
+    after = wait_for(lambda: moe.is_ready() and moe.instance()["pid"] and shown(moe), 60)
+    same = moe.instance()["pid"] == pid
+    assert same or action != "slow"
+    assert not same or action != "kill"
+    assert after["plan"] == 0 and after["moves"] == []
+    if action == "slow":
+        assert op["state"] == "done" and after["moves_aborted"] == before["moves_aborted"]
+    elif op["state"] == "failed" and same:
+        assert state in op["message"] and "not done within" in op["message"], op
+        assert state not in ("flip", "freed")
+    elif op["state"] == "failed":
+        assert any("ended with its engine" in d for r, d in journal(moe, "experts.plan"))
+    for y in after["layers"]:  # a map by the rules, whichever
+        slots = [y["map"][i:i + after["n_slots"]]
+                 for i in range(0, len(y["map"]), after["n_slots"])]
+        for device in slots:
+            held_by = [e for e in device if e >= 0]
+            assert len(set(held_by)) == len(held_by), y
+        assert {e for e in y["map"] if e >= 0} == set(range(after["n_experts"])), y
+    assert ask(moe, 3, 100) == plain
+    counted(moe)
+    assert ended(moe, apply_most(moe))["state"] == "done"
+    assert ask(moe, 3, 100) == plain
