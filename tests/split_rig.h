@@ -33,6 +33,7 @@ struct side {
     struct wire_arena arena[8];
     int fd[8], n_arenas;
     bool gone;
+    char notes[1024]; /* of its tiers, one after the other */
 };
 
 /* What the daemon knows of a request. */
@@ -42,6 +43,7 @@ struct req {
     int n;
     int from_p; /* of them */
     bool on_p, told_d, handed, p_ignored, canceled;
+    bool all_p, all_d; /* the whole of it there, without a handoff */
     int exports, pulled, lost;
     bool done;
     struct wire_finish f;
@@ -134,6 +136,15 @@ static bool next(struct side *s, enum wire_kind *kind, const void **p, size_t *n
     }
 }
 
+static void keep_note(struct side *s, enum wire_kind kind, const void *p)
+{
+    size_t n = strlen(s->notes);
+
+    if (kind == WIRE_NOTE)
+        snprintf(s->notes + n, sizeof(s->notes) - n, "%s\n",
+                 ((const struct wire_note *)p)->text);
+}
+
 /* What it says until all of it is told that there is to know. */
 static void wait_ready(struct side *s)
 {
@@ -147,6 +158,7 @@ static void wait_ready(struct side *s)
             fail_msg("%s", ((const struct wire_fail *)p)->msg);
         if (kind == WIRE_READY)
             break;
+        keep_note(s, kind, p);
     }
     assert_int_equal(wire_parse(kind, p, n, &s->ready, &s->e), 0);
     assert_int_equal(s->ready.role, s->cfg.role);
@@ -161,7 +173,7 @@ static void wait_ready(struct side *s)
 }
 
 /* Before any that is a thread. */
-static void launch_process(struct side *s, const struct engine_cfg *cfg)
+static inline void launch_process(struct side *s, const struct engine_cfg *cfg)
 {
     int fd[2], page;
 
@@ -215,15 +227,16 @@ static int stop(struct side *s)
     return join(s);
 }
 
-static void introduce(struct side *p, struct side *d)
+static inline void introduce(struct side *p, struct side *d)
 {
     for (int i = 0; i < p->n_arenas; i++)
         assert_int_equal(wire_send_arena(d->daemon, true, &p->arena[i], p->fd[i], NULL),
                          0);
 }
 
-static void launch_pair(struct world *w, struct side *p, struct side *d,
-                        const char *layout_p, const char *layout_d, int64_t lease_ms)
+static inline void launch_pair(struct world *w, struct side *p, struct side *d,
+                               const char *layout_p, const char *layout_d,
+                               int64_t lease_ms)
 {
     struct engine_cfg c = base_cfg(ENGINE_PREFILL, layout_p);
 
@@ -274,6 +287,16 @@ static struct gen_params params(uint64_t id, int n_prompt, int n_new)
                                .ignore_eos = true};
 }
 
+/* Of one of the two alone. */
+static inline void ask_one(struct world *w, struct gen_params p, bool of_p)
+{
+    struct wire_add a = {.params = p, .prompt = w->prompt + p.id % 37};
+
+    w->req[p.id] = (struct req){.p = p, .all_p = of_p, .all_d = !of_p};
+    w->left++;
+    to(of_p ? w->p : w->d, &a);
+}
+
 static void ask(struct world *w, struct gen_params p)
 {
     struct wire_add a = {.params = p, .prompt = w->prompt + p.id % 37};
@@ -313,7 +336,7 @@ static void recompute(struct world *w, struct req *r)
     assert_int_equal(wire_send_recompute(w->d->daemon, r->p.id, ids, r->n, NULL), 0);
 }
 
-static void cancel(struct world *w, uint64_t id)
+static inline void cancel(struct world *w, uint64_t id)
 {
     struct req *r = &w->req[id];
 
@@ -367,7 +390,7 @@ static void on_finish(struct world *w, bool from_p, const void *p, size_t n)
 
     assert_int_equal(wire_parse(WIRE_FINISH, p, n, &f, &e), 0);
     struct req *r = &w->req[f.id];
-    if (from_p) {
+    if (from_p && !r->all_p) {
         r->on_p = false;
         w->on_p--;
         r->handed |= f.reason == FINISH_HANDOFF;
@@ -443,6 +466,9 @@ static void hear(struct world *w, bool from_p, enum wire_kind kind, const void *
         if (!w->req[lost.id].canceled)
             recompute(w, &w->req[lost.id]);
         return;
+    case WIRE_NOTE:
+        keep_note(from_p ? w->p : w->d, kind, p);
+        return;
     default:
         if (kind == WIRE_FAIL)
             fail_msg("%s", ((const struct wire_fail *)p)->msg);
@@ -496,7 +522,7 @@ static void check_no_blocks(struct side *s)
 }
 
 /* PULLED that are on their way reach the exporter. */
-static void settle(struct world *w)
+static inline void settle(struct world *w)
 {
     for (int n = 0; n < 3000 && (metric_get(w->p->page, M_HANDOFF_EXPORTS, 0) > 0 ||
                                  metric_get(w->d->page, M_HANDOFF_HELD, 0) > 0);

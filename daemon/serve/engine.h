@@ -18,6 +18,7 @@
 struct err;
 struct metric_page;
 struct expertpage;
+struct kvpull_ops;
 struct rankpage;
 struct tracepage;
 struct wire_conn;
@@ -51,6 +52,7 @@ struct engine_cfg {
     enum engine_role role;
     bool kv_sums; /* self-test: what goes to another engine is summed and compared */
     int64_t handoff_ms; /* a lease of a handoff; 0 = the usual */
+    const struct kvpull_ops *copies; /* how KV is copied; NULL = memory of this host */
 };
 
 /* The connection and the page stay the caller's. */

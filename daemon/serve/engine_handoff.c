@@ -34,6 +34,7 @@ struct peer {
 struct engine_handoff {
     enum engine_role role;
     bool sums;
+    const struct kvpull_ops *copies;
     uint64_t incarnation;
     struct wire_conn *conn;        /* borrowed */
     struct metric_page *page;      /* borrowed */
@@ -167,6 +168,7 @@ int engine_handoff_new(const struct engine_cfg *cfg, struct engine_loaded *l,
     struct engine_handoff *h = *ret = xcalloc(1, sizeof(*h));
     h->role = cfg->role;
     h->sums = cfg->kv_sums;
+    h->copies = cfg->copies ? cfg->copies : &kvpull_host;
     h->incarnation = l->ready.incarnation;
     h->conn = conn;
     h->page = page;
@@ -500,7 +502,7 @@ int engine_handoff_start(struct engine_handoff *h, struct sched *s, struct loop 
     h->settle = settle;
     h->arg = arg;
     h->timer = loop_timer_new(loop, on_timer, h);
-    if (kvpull_new(&kvpull_host, &h->pulls, e) < 0)
+    if (kvpull_new(h->copies, &h->pulls, e) < 0)
         return -1;
     return loop_fd_add(loop, kvpull_fd(h->pulls), EPOLLIN, on_pulls, h, &h->pull_fd, e);
 }

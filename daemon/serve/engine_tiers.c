@@ -17,7 +17,7 @@
 #include "daemon/serve/ranks.h"
 
 enum {
-    AGAIN_US = 2000000, /* the file is another engine's: look again */
+    AGAIN_US = 2000000, /* the file is another engine's, or fails: look again */
     TICK_US = 100000,   /* while something is read: its wait may be over */
     MOVES_MIN = 256
 };
@@ -35,7 +35,11 @@ struct engine_tiers {
     void (*settle)(void *arg);
     void *arg;
     int n_out;      /* jobs at the disk */
-    bool told_busy; /* that the file is in use */
+    bool told_busy; /* that the file is in use, or cannot be had */
+    bool failing;   /* told; no writes until again_us */
+    bool by_write;  /* what failed */
+    bool gone;      /* the file has no name any more: it is opened anew */
+    int64_t again_us;
     uint64_t torn;
 };
 
@@ -82,7 +86,52 @@ static void tell(struct engine_tiers *t, const char *text)
     wire_send(t->conn, WIRE_NOTE, &(struct wire_part){&n, sizeof(n)}, 1, NULL);
 }
 
+/* A disk that is full, broken or gone is no reason to end: requests go on with what there
+ * is in host memory. Said once, until it is well again. */
+static void on_fault(struct engine_tiers *t, int why, bool write)
+{
+    char text[200];
+
+    t->gone = t->gone || why == ENOENT;
+    t->again_us = clock_now_us(clock_real()) + AGAIN_US;
+    kvtier_hold_writes(t->tier, true);
+    if (t->failing)
+        return;
+    t->failing = true;
+    t->by_write = write;
+    snprintf(text, sizeof(text), "KV on disk fails ('%.80s': %.40s): it stays in memory",
+             t->cfg->kv_file,
+             why == ENOENT ? "the file was removed" : strerrordesc_np(why));
+    tell(t, text);
+}
+
+static void on_well(struct engine_tiers *t)
+{
+    if (!t->failing)
+        return;
+    t->failing = false;
+    kvtier_hold_writes(t->tier, false);
+    tell(t, "KV goes to disk again");
+}
+
 /* ---- jobs ---- */
+
+static int64_t next_look(const struct engine_tiers *t)
+{
+    if (t->n_out)
+        return clock_now_us(clock_real()) + TICK_US;
+    return t->failing ? t->again_us : -1;
+}
+
+static void drop_file(struct engine_tiers *t)
+{
+    loop_fd_del(t->fd);
+    t->fd = NULL;
+    kvdisk_close(t->disk);
+    t->disk = NULL;
+    t->gone = false;
+    loop_timer_set(t->timer, t->again_us);
+}
 
 void engine_tiers_settle(struct engine_tiers *t)
 {
@@ -91,13 +140,17 @@ void engine_tiers_settle(struct engine_tiers *t)
 
     if (!t || !t->disk)
         return;
+    if (t->gone) {
+        if (t->n_out == 0)
+            drop_file(t);
+        return;
+    }
     while (kvtier_job(t->tier, &j)) {
         int n = ranks_host(t->l->x, j.host, part, KVDISK_PIECES);
         kvdisk_submit(t->disk, &j, part, n);
         t->n_out++;
     }
-    loop_timer_set(t->timer,
-                   t->n_out ? clock_now_us(clock_real()) + TICK_US : (int64_t)-1);
+    loop_timer_set(t->timer, next_look(t));
 }
 
 static void on_disk(void *arg, int fd, uint32_t events)
@@ -111,6 +164,10 @@ static void on_disk(void *arg, int fd, uint32_t events)
         t->torn += d.torn;
         if (d.torn && t->torn == 1)
             tell(t, "a block on disk is not as it was written: it is computed again");
+        if (d.why)
+            on_fault(t, d.why, d.write);
+        else if (d.ok && d.write == t->by_write)
+            on_well(t);
         kvtier_job_done(t->tier, d.id, d.ok);
     }
     t->settle(t->arg);
@@ -170,17 +227,19 @@ static int open_file(struct engine_tiers *t, struct err *e)
     return loop_fd_add(t->loop, kvdisk_fd(t->disk), EPOLLIN, on_disk, t, &t->fd, e);
 }
 
-/* A file that cannot be had is no reason not to serve: it is said, and tried again where
- * another engine has it. */
+/* A file that cannot be had is no reason not to serve: it is said once, and tried again.
+ */
 static void try_file(struct engine_tiers *t)
 {
     struct err e;
 
-    if (open_file(t, &e) == 0)
+    if (open_file(t, &e) == 0) {
+        t->told_busy = false;
+        kvtier_hold_writes(t->tier, false);
         return;
-    if (e.code == ERR_BUSY)
-        loop_timer_set(t->timer, clock_now_us(clock_real()) + AGAIN_US);
-    if (e.code != ERR_BUSY || !t->told_busy)
+    }
+    loop_timer_set(t->timer, clock_now_us(clock_real()) + AGAIN_US);
+    if (!t->told_busy)
         tell(t, e.msg);
     t->told_busy = true;
 }
@@ -189,8 +248,12 @@ static void on_timer(void *arg)
 {
     struct engine_tiers *t = arg;
 
-    if (!t->disk)
+    if (!t->disk) {
         try_file(t);
+    } else if (t->failing && clock_now_us(clock_real()) >= t->again_us) {
+        t->again_us += AGAIN_US;
+        kvtier_hold_writes(t->tier, false); /* the next write tells */
+    }
     t->settle(t->arg);
 }
 

@@ -105,12 +105,14 @@ static uint64_t part_bytes(const struct work *w)
 
 /* ---- whole transfers ---- */
 
+/* errno is 0 where the file ends before that. */
 static bool read_all(int fd, void *p, size_t n, off_t at)
 {
     for (size_t got = 0; got < n;) {
         ssize_t k = pread(fd, (char *)p + got, n - got, at + (off_t)got);
         if (k < 0 && errno == EINTR)
             continue;
+        errno = k == 0 ? 0 : errno;
         if (k <= 0)
             return false;
         got += (size_t)k;
@@ -124,6 +126,7 @@ static bool write_all(int fd, const void *p, size_t n, off_t at)
         ssize_t k = pwrite(fd, (const char *)p + put, n - put, at + (off_t)put);
         if (k < 0 && errno == EINTR)
             continue;
+        errno = k == 0 ? ENOSPC : errno;
         if (k <= 0)
             return false;
         put += (size_t)k;
@@ -190,6 +193,24 @@ static bool write_head(struct kvdisk *d)
     return write_all(d->fd, page, sizeof(page), 0);
 }
 
+/* Of a file without a name the space is lost when it is closed. */
+static bool has_name(const struct kvdisk *d)
+{
+    struct stat st;
+
+    return fstat(d->fd, &st) == 0 && st.st_nlink > 0;
+}
+
+static void do_job(struct kvdisk *d, struct work *w)
+{
+    bool named = has_name(d);
+
+    errno = 0;
+    w->done.ok = named && (w->j.write ? do_write : do_read)(d, w);
+    w->done.why = !named ? ENOENT : w->done.ok || w->done.torn ? 0 : errno;
+    w->done.torn = w->done.torn || (named && !w->done.ok && !w->done.why);
+}
+
 static void *disk_main(void *arg)
 {
     struct kvdisk *d = arg;
@@ -203,7 +224,7 @@ static void *disk_main(void *arg)
         if (w->kind == WORK_WIPE)
             w->done.ok = ftruncate(d->fd, 0) == 0 && write_head(d);
         else
-            w->done.ok = (w->j.write ? do_write : do_read)(d, w);
+            do_job(d, w);
         queue_push(d->done, w);
     }
 }
@@ -376,6 +397,7 @@ void kvdisk_submit(struct kvdisk *d, const struct kv_job *j, const struct iovec 
 
     w->j = *j;
     w->done.id = j->id;
+    w->done.write = j->write;
     w->n_part = n_part;
     memcpy(w->part, part, (size_t)n_part * sizeof(*part));
     queue_push(d->todo, w);

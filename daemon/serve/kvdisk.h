@@ -48,8 +48,9 @@ void kvdisk_submit(struct kvdisk *d, const struct kv_job *j, const struct iovec 
 void kvdisk_wipe(struct kvdisk *d);
 struct kvdisk_done {
     uint64_t id;
-    bool ok;
+    bool ok, write;
     bool torn; /* it was there, but not whole: not as it was written */
+    int why;   /* errno of a transfer that failed; ENOENT: the file is gone; 0 none */
 };
 bool kvdisk_poll(struct kvdisk *d, struct kvdisk_done *ret);
 int kvdisk_fd(const struct kvdisk *d); /* readable when poll has something */

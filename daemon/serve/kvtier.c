@@ -32,6 +32,7 @@ struct job {
 };
 
 struct kvtier {
+    bool hold_writes;
     struct kvtier_cfg cfg;
     struct kv_pool host, disk;
     uint64_t *step;       /* of each host slot */
@@ -347,8 +348,10 @@ bool kvtier_job(struct kvtier *t, struct kv_job *ret)
 {
     struct job *j = t->cfg.n_disk ? free_job(t) : NULL;
 
-    return j && (read_job(t, j, ret) || write_job(t, j, ret));
+    return j && (read_job(t, j, ret) || (!t->hold_writes && write_job(t, j, ret)));
 }
+
+void kvtier_hold_writes(struct kvtier *t, bool hold) { t->hold_writes = hold; }
 
 static void write_done(struct kvtier *t, const struct kv_job *j, bool ok)
 {

@@ -89,6 +89,8 @@ enum { KVTIER_JOBS = 16 };
 bool kvtier_job(struct kvtier *t, struct kv_job *ret);
 /* An id that is not out is normal: the tiers were wiped meanwhile. */
 void kvtier_job_done(struct kvtier *t, uint64_t id, bool ok);
+/* While the disk takes none, no writes are given out. */
+void kvtier_hold_writes(struct kvtier *t, bool hold);
 /* Found on disk when the engine started; false: the slot is taken, or it is there. */
 bool kvtier_adopt(struct kvtier *t, int32_t disk, const struct kv_key *k);
 /* Forget all that is in both tiers; copies that steps have begun with go on. */
