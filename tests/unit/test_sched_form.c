@@ -86,15 +86,16 @@ static void test_long_among_short(void **state)
     w_done(&w);
 }
 
-/* No blocks for the oldest: smaller ones pass, SCHED_AGE times and no more. */
-static void test_passed_over(void **state)
+/* No blocks for the oldest, which is 35 times as long: smaller ones pass, SCHED_AGE times
+ * and no more. */
+static void passed_over(enum sched_order order)
 {
-    (void)state;
     struct sched_cfg c = sim_cfg(16, 64);
     struct w w;
     int before = 0;
 
     c.kv.reuse = false;
+    c.order = order;
     w_init(&w, &c);
     add(&w, req(1, 600, 200), 1); /* 38 of 64 blocks, and growing */
     assert_true(turn(&w));
@@ -110,6 +111,13 @@ static void test_passed_over(void **state)
     assert_non_null(item(&w, 2));
     assert_int_equal(before, 16);
     w_done(&w);
+}
+
+static void test_passed_over(void **state)
+{
+    (void)state;
+    passed_over(SCHED_BY_AGE);
+    passed_over(SCHED_BY_SLACK);
 }
 
 /* Equal prompts run one after the other, so the second finds the first one's blocks. */
