@@ -118,9 +118,36 @@ static void test_digits_and_bins(void **state)
     free(s);
 }
 
+/* Before anything was counted or moved the figures of nothing are not there as figures.
+ */
+static void test_nothing_yet(void **state)
+{
+    struct show_style st = {.width = 80};
+    json_t *o = made(4, 2, 3), *y;
+    struct buf out;
+    size_t i;
+    (void)state;
+
+    json_array_foreach(json_object_get(o, "layers"), i, y) for (size_t e = 0; e < 4; e++)
+        json_array_set_new(json_object_get(y, "load"), e, json_real(0));
+    buf_init(&out, 0);
+    heat_instance(o, -1, &st, HEAT_DIGITS, &out);
+    assert_non_null(strstr(out.p, "moves  none yet\n"));
+    assert_non_null(strstr(out.p, "none were counted yet"));
+    buf_done(&out);
+    json_object_set_new(o, "moves_done", json_integer(3));
+    buf_init(&out, 0);
+    heat_instance(o, -1, &st, HEAT_DIGITS, &out);
+    assert_non_null(strstr(out.p, "moves  3 done, 0 aborted, "));
+    assert_null(strstr(out.p, "the last added")); /* no step ran meanwhile */
+    buf_done(&out);
+    json_decref(o);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_fits),
     cmocka_unit_test(test_matrix),
     cmocka_unit_test(test_digits_and_bins),
+    cmocka_unit_test(test_nothing_yet),
 };
 TEST_MAIN("heat", tests)
