@@ -114,7 +114,7 @@ static void count_step(struct moves *m, int64_t us)
 {
     struct running *r = &m->now;
 
-    if (!r->on) {
+    if (!r->on || !r->n.move.n) { /* new shares copy nothing */
         m->before[m->at_before] = us;
         m->at_before = (m->at_before + 1) % BEFORE;
         m->n_before += m->n_before < BEFORE;

@@ -327,11 +327,25 @@ static void test_steps(void **state)
     assert_int_equal(w.last.during_mean_us, 200);
     assert_int_equal(w.last.during_max_us, 300);
     assert_int_equal(w.last.n_steps, 2);
+    const struct move shares = {.id = 91, .layer = 0}; /* these are as none */
+    struct err e;
+    moves_free(w.m);
+    begin(&w);
+    assert_int_equal(moves_order(w.m, w.now, &shares, &e), 0);
+    for (int i = 0; i < 9; i++)
+        moves_event(
+            w.m, w.now,
+            &(struct moves_event){.kind = MOVES_STEP, .last_ticket = 1, .step_us = 700});
+    take(&w);
+    moves_cancel(w.m, w.now, "new ones came");
+    take(&w);
+    event_of(&w, 91, MOVES_FREED, 0);
+    order(&w, 8, 0, 3);
+    take(&w);
+    assert_int_equal(w.last.before_mean_us, 700);
     moves_free(w.m);
 }
 
-/* Any events in any order: a copy is freed only after its flip and its steps, dropped
- * only without a flip, and every move has one end. */
 /* What moves copies goes before new shares that wait. */
 static void test_shares_wait(void **state)
 {
@@ -360,6 +374,8 @@ static void test_shares_wait(void **state)
     moves_free(w.m);
 }
 
+/* Any events in any order: a copy is freed only after its flip and its steps, dropped
+ * only without a flip, and every move has one end. */
 static void test_any_order(void **state)
 {
     (void)state;
