@@ -188,8 +188,10 @@ static int on_hello(struct child *g, const struct wire_hello *h, struct err *e)
     return 0;
 }
 
+/* Its last word: it may hang on its way out too, in what made it fail. */
 static void on_fail(struct child *g, const struct wire_fail *f)
 {
+    loop_timer_set(g->grace, clock_now_us(clock_real()) + GRACE_US);
     if (g->why.code == ERR_OK)
         err_set(&g->why, (enum err_code)f->code, "%s", f->msg);
 }

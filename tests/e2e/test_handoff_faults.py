@@ -267,6 +267,7 @@ ALONE = {
     "a copy fails": ["pull@decode 0 fail"],
     "a copy fails as often as it may": ["pull@decode 0 fail"] * 3,
     "a copy is late": ["pull@decode 0 900"],
+    "a copy never comes back": ["pull@decode 0 0"],  # its engine ends for it
     "a copy fails, then is late": ["pull@decode 0 fail", "pull@decode 0 900"],
 }
 ALONE_QUICK = {"rank of prefill stopped", "rank of decode slow", "a copy fails"}
@@ -292,6 +293,7 @@ def through(rack, other, n, lines, do=lambda: None):
     assert x.text() == want and not planted(rack)
     wait_for(lambda: all_ready(rack), 30)
     at_rest(rack)
+    wait_for(lambda: all_ready(rack), 30)  # it may be an engine's end that let go
     wait_for(lambda: other.n > seen or other.faults, 20)
     assert kv(rack) == size
     assert rack.logged().count("invariant does not hold") == rack.planted
@@ -322,6 +324,26 @@ def test_an_engine_at_a_state(pools, other, state, who, action):
 def test_a_rank_or_a_copy(pools, other, what):
     n = 2000 + list(ALONE).index(what)
     through(pools, other, n, ALONE[what])
+
+
+def test_a_reader_that_stops(pools, other):
+    """What was offered to it is in quarantine, for all to see, and taken back in the end; the
+    request goes on when the reader was found to be stuck."""
+    want = Exchange(pools, 2900, model="one").text()
+    pid = engines(pools)["main/decode"]["pid"]
+    before = sums(pools, "llmrack_kv_handoff_lease_ends_total")
+
+    def prefill():
+        return next(p for p in pools.local("/api/v1/pools")["pools"] if p["role"] == "prefill")
+    plant(pools, "import_pull@decode 0 stop")
+    x = Exchange(pools, 2900)
+    wait_for(lambda: prefill()["quarantined_blocks"] > 0 or not x.is_alive(), DEADLINE_S)
+    assert x.is_alive() and 0 < prefill()["quarantined_blocks"] <= prefill()["export_blocks"]
+    assert sums(pools, "llmrack_kv_handoff_lease_ends_total") > before
+    assert x.text() == want
+    wait_for(lambda: engines(pools)["main/decode"]["pid"] not in (0, pid), 20)
+    wait_for(lambda: all_ready(pools), 30)
+    at_rest(pools)
 
 
 def test_a_leak_is_caught(pools, other):

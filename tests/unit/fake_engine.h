@@ -186,8 +186,10 @@ static void fake_run_as_engine(int argc, char **argv)
     if (!strcmp(f.act, "silent"))
         fake_hang();
     fake_send(&f, WIRE_HELLO, &hello, sizeof(hello));
-    if (!strcmp(f.act, "fail")) {
+    if (!strcmp(f.act, "fail") || !strcmp(f.act, "fail-stay")) {
         fake_send(&f, WIRE_FAIL, &fail, sizeof(fail));
+        if (f.act[4])
+            fake_hang();
         _exit(1);
     }
     fake_send(&f, WIRE_LOADING, &loading, sizeof(loading));

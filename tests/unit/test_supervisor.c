@@ -371,6 +371,7 @@ static void failures_while_starting(void **state)
     } rows[] = {
         {"exit", "exit code 3", INSTANCE_FAILED},
         {"fail", "it needs 9 GiB", INSTANCE_FAILED},
+        {"fail-stay", "it needs 9 GiB", INSTANCE_FAILED},
         {"silent", "said nothing for 0.2 s", INSTANCE_FAILED},
         {"lame", "not got on for 0.2 s", INSTANCE_FAILED},
         {"cold", "its first generation failed: the queue is full", INSTANCE_FAILED},
