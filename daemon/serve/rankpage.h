@@ -28,7 +28,8 @@ void rankpage_free(struct rankpage *p); /* NULL allowed */
 void rankpage_set(struct rankpage *p, int rank, const struct rank_status *s);
 void rankpage_tell(struct rankpage *p, int n_ranks, int64_t since_us, int64_t now_us);
 /* What rank has read of each: to be given to its collectives (comm_cfg.pairs), which add
- * to it as they read. Begins again from zero. Memory only where there is traffic. */
+ * to it as they read. Begins again from zero. 16 KiB of the page for each rank that asks.
+ */
 struct comm_pair (*rankpage_pairs(struct rankpage *p, int rank))[COMM_CALL_COUNT];
 /* No ranks: the engine is gone. */
 void rankpage_clear(struct rankpage *p);
