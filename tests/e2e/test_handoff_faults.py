@@ -393,9 +393,11 @@ class Leavers(threading.Thread):
 
     def one(self, n):
         want, more = None, {}
-        leave = self.rng.choice((None, self.rng.uniform(0.001, 0.08), self.rng.expovariate(5)))
+        leave = self.rng.choice((None, self.rng.uniform(0.001, 0.05), self.rng.expovariate(20)))
         if leave is None:
             want = Exchange(self.rack, n, model="one").text()
+        else:
+            more = {"max_tokens": 300}  # there is something to leave
         if want and self.rng.random() < 0.5:
             stop = want[self.rng.randrange(len(want))]
             want, more = want[:want.index(stop)], {"stop": [stop]}
