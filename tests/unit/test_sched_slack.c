@@ -149,11 +149,32 @@ static void test_long_prompt_beside_answers(void **state)
     }
 }
 
+/* Answers whose TPOT cannot be kept leave prompts their part of each step all the same.
+ */
+static void test_prompt_beside_hopeless_answers(void **state)
+{
+    (void)state;
+    static struct world w;
+
+    init(&w, SCHED_BY_SLACK, false, 32);
+    for (int i = 0; i < 30; i++)
+        want(&w, i * 100000, 100 + 10 * i, 3, 0, 0);
+    for (int i = 0; i < 4; i++)
+        want(&w, 4000000, 20, OUT_MAX, 0, 1);
+    struct r *prompt = want(&w, 4010000, 1000, 2, 10000000, 0);
+    open_world(&w);
+    run_until(&w, INT64_MAX);
+    for (int i = 30; i < 34; i++) /* 252 / 8 tokens in each of 33 steps */
+        assert_true(prompt->first_us < w.r[i].last_us);
+    close_world(&w);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_step_time),
     cmocka_unit_test(test_attainment),
     cmocka_unit_test(test_no_starvation),
     cmocka_unit_test(test_long_prompt_beside_answers),
+    cmocka_unit_test(test_prompt_beside_hopeless_answers),
 };
 
 TEST_MAIN("sched_slack", tests)
