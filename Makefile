@@ -138,7 +138,7 @@ san-run-thread: $(filter $(UNIT_TSAN),$(UNIT)) $(VENV)/bin/python
 	$(Q)$(RUN_TESTS) --timeout 900 $(filter $(UNIT_TSAN),$(UNIT))
 check-long: check $(MODEL_MOE) ## a million simulated requests, random faults, long fuzz
 	$(Q)SIM_REQUESTS=1000000 SEED=$${SEED:-7} $(RUN_TESTS) --timeout 1800 $(filter %sched_sim,$(UNIT))
-	$(Q)LLMRACK_LONG=1 $(RUN_TESTS) --timeout 1800 --pytest tests/e2e/test_deb.py --pytest tests/e2e/test_experts.py --pytest tests/e2e/test_moves.py --pytest tests/e2e/test_quality.py --pytest tests/e2e/test_handoff_faults.py $(filter %test_meshes %test_expertmoves,$(UNIT))
+	$(Q)LLMRACK_LONG=1 $(RUN_TESTS) --timeout 1800 --pytest tests/e2e/test_deb.py --pytest tests/e2e/test_experts.py --pytest tests/e2e/test_moves.py --pytest tests/e2e/test_quality.py --pytest tests/e2e/test_handoff_faults.py $(filter %test_meshes %test_expertmoves %test_split_pairs,$(UNIT))
 	$(Q)$(MAKE) --no-print-directory soak
 	$(Q)$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=120
 soak: all $(B)/llmrack-engine-faults $(MODEL_DEMO) $(VENV)/test.ok ## ten minutes of random faults
