@@ -69,8 +69,8 @@ static void on_broken(void *arg, const struct err *why)
     snprintf(r->why, sizeof(r->why), "%.250s", why->msg);
 }
 
-/* Of each state of a move; of a collective. */
-static int64_t rig_state_us, rig_comm_us = 5000000;
+/* Of each state of a move; of a collective; of a step. */
+static int64_t rig_state_us, rig_comm_us = 5000000, rig_step_us = 20000000;
 /* A model in place of a tiny one; the loader's share of a CPU and its slice, 0 = as
  * documented. */
 static const char *rig_model;
@@ -145,7 +145,7 @@ static void add(struct rig *r, uint64_t seq, int pos, const int32_t *toks, int n
 static void step(struct rig *r, struct step_token *out)
 {
     static const int32_t prompt[] = {5, 77, 130, 9, 201, 44, 3, 250};
-    int64_t until = now() + 20000000;
+    int64_t until = now() + rig_step_us;
     struct step_done d;
     struct err e = {0};
     uint64_t ticket;
