@@ -375,11 +375,13 @@ SHORT = [("ready", "expert_vote", 3, "stop"), ("flip", "expert_flip", 0, "slow")
 def test_struck_at_a_state(moe, state, point, who, action):
     """The loader or a rank is slow, or its process stopped or killed, at a state of a move:
     the map is the old one or the new one, no token is lost, and the next plan is made."""
+    wait_for(moe.is_ready, 120)
     pid, plain = moe.instance()["pid"], ask(moe, 3, 100)
     counted(moe)
     before = shown(moe)
     streams = [Stream(moe, body(3, 100)) for _ in range(2)]
     for s in streams:
+        s.sock.settimeout(120 * SLOW)  # an engine that ended often is begun again later
         wait_for(s.begun)
     hold(moe, point, who, STATE_MS // 6 if action == "slow" else action)
     op = apply_most(moe)
@@ -389,6 +391,7 @@ def test_struck_at_a_state(moe, state, point, who, action):
         # the daemon may have given it up by then: requests go on with the next one
         threading.Timer(1.3 * STATE_MS * SLOW / 1000, lambda: os.kill(pid, signal.SIGCONT)).start()
     for s in streams:
+        s.thread.join(120 * SLOW)
         assert "".join(f["choices"][0]["text"] for f in s.frames()[:-1]) == plain
     op = ended(moe, op)
     after = wait_for(lambda: moe.is_ready() and moe.instance()["pid"] and shown(moe), 60)
