@@ -125,7 +125,7 @@ struct instance_status {
     uint64_t weight_bytes, kv_bytes, scratch_bytes;
     int64_t since_us, load_us, retry_at_us; /* monotonic */
     char isa[16], kv_type[8], mode[16], layout[64];
-    char cpus[64]; /* that its engine runs on: "0-3,8" */
+    char cpus[64];                            /* that its engine runs on: "0-3,8" */
     char layout_why[160];                     /* of one that the planner chose, else "" */
     int running, waiting, kv_used, kv_cached; /* from the engine's page */
     double kv_queries, kv_hits;               /* tokens looked up and found, likewise */

@@ -51,7 +51,7 @@ struct engine_cfg {
     struct tracepage *trace;    /* what it does while somebody asks; likewise */
     enum engine_role role;
     bool kv_sums; /* self-test: what goes to another engine is summed and compared */
-    int64_t handoff_ms; /* a lease of a handoff; 0 = the usual */
+    int64_t handoff_ms;              /* a lease of a handoff; 0 = the usual */
     const struct kvpull_ops *copies; /* how KV is copied; NULL = memory of this host */
 };
 

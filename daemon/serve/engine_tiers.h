@@ -2,8 +2,9 @@
  * (kvtier.h), the ranks' host memory and the file (kvdisk.h).
  *
  * The host tier needs none of it. What is odd about the file is told to the daemon as a
- * NOTE, for the journal. Where another engine has the file (one that drains), or the disk is
- * full, fails or the file was removed, it is tried again, and requests go on. Inside the engine only; its scheduler thread. */
+ * NOTE, for the journal. Where another engine has the file (one that drains), or the disk
+ * is full, fails or the file was removed, it is tried again, and requests go on. Inside
+ * the engine only; its scheduler thread. */
 #ifndef SERVE_ENGINE_TIERS_H
 #define SERVE_ENGINE_TIERS_H
 
