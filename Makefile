@@ -170,7 +170,7 @@ bench-peer: $(VENV)/peer.ok
 MODEL_SHAPE := var/models/bench-moe.Q4_1.gguf
 $(MODEL_SHAPE): tests/bench/moe_shape.py | $(VENV)/test.ok
 	$(Q)mkdir -p $(@D) && $(VENV)/bin/python $< $(SHARED) $@
-bench-plan bench-experts bench-parallel bench-moves: bench-%: $(O)/tests/bench/bench_%
+bench-plan bench-experts bench-parallel bench-moves bench-tiers: bench-%: $(O)/tests/bench/bench_%
 	$(Q)$< $(SHAPE) $(B)/$@.json
 bench-parallel bench-moves: SHAPE := $(MODEL_SHAPE)
 bench-parallel bench-moves: $(MODEL_SHAPE) ## 1 to 8 ranks; steps while experts move
@@ -205,7 +205,7 @@ clean:
 help: ## this list
 	@sed -n 's/^\([a-z][a-z -]*\):[^=]*## /make \1\t/p' Makefile | expand -t 34
 .PHONY: all man deb run demo demo-moe check crash-test check-san san-run san-run-thread check-long soak fuzz fuzz-build bench \
-	bench-peer bench-parallel bench-plan bench-experts bench-moves bench-interference format format-check layers lint install clean help
+	bench-peer bench-parallel bench-plan bench-experts bench-moves bench-tiers bench-interference format format-check layers lint install clean help
 .SECONDARY:
 .DEFAULT_GOAL := all
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)
