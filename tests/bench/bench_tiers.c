@@ -119,7 +119,7 @@ static struct found replay_tiers(const struct load_trace *t, const struct load_r
     }
     sched_stats(w.s, &v);
     f.device = (double)(v.kv.hit_tok - v.tier.host_hit_tok) / f.asked;
-    f.host = (double)(v.tier.host_hit_tok - v.tier.disk_hit_tok) / f.asked;
+    f.host = ((double)v.tier.host_hit_tok - (double)v.tier.disk_hit_tok) / f.asked;
     f.disk = (double)v.tier.disk_hit_tok / f.asked;
     f.computed = f.asked - (double)v.kv.hit_tok;
     w_done(&w);
