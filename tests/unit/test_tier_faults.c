@@ -39,6 +39,22 @@ static struct engine_cfg config(void)
     return c;
 }
 
+/* Prompts that were never there: what they push out is not on the disk yet. */
+static void ask_others(struct world *w)
+{
+    static int32_t other[PROMPT + 64];
+    static uint64_t rng = 29;
+    const int32_t *known = w->prompt;
+
+    for (size_t i = 0; i < sizeof(other) / sizeof(*other); i++)
+        other[i] = 1 + (int32_t)(test_rand(&rng) % 250);
+    w->prompt = other;
+    for (int i = 1; i <= N; i++)
+        ask(w, params((uint64_t)(N + i), 150, NEW));
+    run(w, 0);
+    w->prompt = known;
+}
+
 /* Rounds until its notes have the words. */
 static void until_told(struct world *w, const char *words)
 {
@@ -47,6 +63,7 @@ static void until_told(struct world *w, const char *words)
     while (!strstr(w->p->notes, words)) {
         if (clock_now_us(clock_real()) > end)
             fail_msg("nothing of '%s' was said: %s", words, w->p->notes);
+        ask_others(w);
         ask_round(w, false);
         run(w, 50000);
     }
