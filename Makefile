@@ -4,7 +4,7 @@
 VERSION := 0.1.0
 comma := ,
 PORT ?= 8080
-FUZZ_SECONDS ?= 5
+FUZZ_SECONDS ?= 3
 export SHARED ?= ../shared
 CC := gcc
 ifeq ($(MAKELEVEL),0)
