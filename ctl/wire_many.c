@@ -166,8 +166,3 @@ void wire_many_work(struct wire_many *m, int64_t until_us)
     take_ended(m);
 }
 
-void wire_many_stop(struct wire_many *m)
-{
-    list_for_safe(it, next, &m->running)
-        tell_end(list_entry(it, struct one, link), CURLE_ABORTED_BY_CALLBACK);
-}

@@ -31,7 +31,5 @@ int wire_many_post(struct wire_many *m, int id, const char *path, char *body,
 int wire_many_open_count(const struct wire_many *m);
 /* Works until something came or until_us (monotonic). */
 void wire_many_work(struct wire_many *m, int64_t until_us);
-/* Ends all that run; each is told as not whole. */
-void wire_many_stop(struct wire_many *m);
 
 #endif

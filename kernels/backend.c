@@ -187,8 +187,6 @@ void weight_join(struct weight *w)
         w->b->vt->weight_join(w);
 }
 
-int weight_rows(const struct weight *w) { return w->rows; }
-
 int weight_cols(const struct weight *w) { return w->cols; }
 
 /* ---- KV ---- */

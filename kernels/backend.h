@@ -104,7 +104,6 @@ enum { WEIGHT_APART = 8, WEIGHT_PART_ROWS = 16 };
 int weight_part(struct weight *w, const struct weight_src *part, int row, struct err *e);
 int weight_read(const struct weight *w, int row, float *out, struct err *e);
 void weight_join(struct weight *w);
-int weight_rows(const struct weight *w);
 int weight_cols(const struct weight *w);
 
 /* ---- KV ---- */

@@ -174,13 +174,6 @@ int cost_device_open(const char *model, struct cost_device *ret, struct err *e)
 
 /* ---- collectives ---- */
 
-const char *cost_algo_name(enum cost_algo a)
-{
-    static const char *const names[] = {"none", "one-shot", "ring", "hierarchical"};
-
-    return names[a];
-}
-
 static double link_bps(const struct cost_device *d, const struct cost_group *g)
 {
     return g->measured ? g->bps : g->bps * d->link_share;

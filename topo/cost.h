@@ -60,7 +60,6 @@ struct cost_group {
 };
 
 enum cost_algo { ALGO_NONE, ALGO_ONE_SHOT, ALGO_RING, ALGO_HIERARCHY };
-const char *cost_algo_name(enum cost_algo a);
 /* Microseconds; the cheapest algorithm goes to *ret_algo, which may be NULL. */
 double cost_all_reduce(const struct cost_device *d, const struct cost_group *g,
                        double bytes, enum cost_algo *ret_algo);

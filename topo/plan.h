@@ -71,7 +71,6 @@ void plan_free(struct plan *p);
 int plan_rows(const struct plan *p, const struct plan_row **ret); /* best first */
 int plan_reasons(const struct plan *p, const struct plan_reason **ret);
 int plan_tried(const struct plan *p);
-bool plan_extrapolated(const struct plan *p); /* speeds of a device without op tables */
 
 void plan_print(const struct plan *p, struct buf *out);
 void plan_json(const struct plan *p, struct buf *out);

@@ -239,7 +239,6 @@ int kvmap_add(struct kvmap *m, const struct wire_arena *a, int fd, struct err *e
 }
 
 bool kvmap_whole(const struct kvmap *m) { return m->whole; }
-uint64_t kvmap_incarnation(const struct kvmap *m) { return m->incarnation; }
 int kvmap_block_tok(const struct kvmap *m) { return m->region[0].at.block_tok; }
 int kvmap_n_blocks(const struct kvmap *m) { return m->page_blocks; }
 int kvmap_regions(const struct kvmap *m) { return m->n; }

@@ -45,7 +45,6 @@ void kvmap_free(struct kvmap *m);
  */
 int kvmap_add(struct kvmap *m, const struct wire_arena *a, int fd, struct err *e);
 bool kvmap_whole(const struct kvmap *m);
-uint64_t kvmap_incarnation(const struct kvmap *m);
 /* Could there be a map of an engine with so many ranks, of these groups (adp) and cp, for
  * a model of these layers and KV heads? */
 int kvmap_possible(int ranks, int shards, int cp, int n_layer, int n_head, struct err *e);
