@@ -112,6 +112,24 @@ class Rack:
         assert status == 200, body
         return json.loads(body)
 
+    def commit(self, prefix="", seconds=60, **values):
+        """A revision with these values (a__b for a.b below the prefix) that fits, carried
+        out; what the check said of it."""
+        status, _, said = self.local_request("PATCH", "/api/v1/config/draft", {
+            "set": [{"path": prefix + k.replace("__", "."), "value": v}
+                    for k, v in values.items()]})
+        check = json.loads(said)
+        assert status == 200 and check["ok"] and check["fits"], check
+        before = self.local("/api/v1/config")["revision"]
+        status, _, said = self.local_request("POST", "/api/v1/config/commit", {})
+        assert status == 202, said
+
+        def carried_out():
+            now = self.local("/api/v1/config")
+            return now["revision"] > before and not now["busy"]
+        wait_for(carried_out, seconds)
+        return check
+
     def key(self, scopes="infer", **limits):
         """A new API key, as the header that carries it."""
         status, _, body = self.local_request("POST", "/api/v1/keys",

@@ -239,17 +239,6 @@ def test_greedy_text_through_a_hundred_moves(tmp_path, routing):
         r.stop()
 
 
-def commit(rack, **values):
-    """Settings of the experts; the engine may begin anew."""
-    sets = [{"path": "instances.main.experts." + k, "value": v} for k, v in values.items()]
-    assert rack.local_request("PATCH", "/api/v1/config/draft", {"set": sets})[0] == 200
-    before = rack.local("/api/v1/config")["revision"]
-    status, _, said = rack.local_request("POST", "/api/v1/config/commit", {})
-    assert status == 202, said
-    wait_for(lambda: rack.local("/api/v1/config")["revision"] > before and
-             not rack.local("/api/v1/config")["busy"] and rack.is_ready(), 120)
-
-
 @pytest.mark.skipif(not (os.environ.get("LLMRACK_LONG") and os.path.exists(UPCYCLED)),
                     reason="LLMRACK_LONG=1 and the upcycled demo model")
 def test_affinity_keeps_rows_on_their_host(tmp_path):
@@ -298,7 +287,8 @@ def test_affinity_keeps_rows_on_their_host(tmp_path):
     try:
         copies, _ = planned()
         plain, again = cut(2000), cut(3000)
-        commit(r, affinity=0.2)
+        r.commit("instances.main.experts.", 120, affinity=0.2)  # the engine may begin anew
+        wait_for(r.is_ready, 60)
         with_affinity, plan = planned()
         near, near_again = cut(2000), cut(3000)
         print(f"bytes to another host, and in all: {plain} and {again} without affinity, "

@@ -492,11 +492,7 @@ def test_no_engine_is_left(tmp_path):
 
 
 def lose_at_once(r, long):
-    status, _, answer = r.local_request("PATCH", "/api/v1/config/draft", {
-        "set": [{"path": "instances.main.on_engine_loss", "value": "fail"}]})
-    assert status == 200, answer
-    assert r.local_request("POST", "/api/v1/config/commit", {})[0] == 202
-    wait_for(lambda: not r.local("/api/v1/config")["busy"], 20)
+    r.commit("instances.main.", on_engine_loss="fail")
     begun, waiting = hold_all(r, long)
     for name in POOLS:
         signal_to(engines(r)[name]["pid"], signal.SIGKILL)

@@ -80,12 +80,8 @@ def test_list_show_compare(rack, runs):
 
 
 def test_what_is_compared_may_differ(rack, runs):
-    rack.local_request("PATCH", "/api/v1/config/draft",
-                       {"set": [{"path": "log_level", "value": "info"},
-                                {"path": "limits.idle_s", "value": 80}]})
-    assert rack.local_request("POST", "/api/v1/config/commit", {})[0] == 202
-    wait_for(lambda: rack.local("/api/v1/config")["revision"] == 2 and
-             not rack.local("/api/v1/config")["busy"])
+    rack.commit(log_level="info", limits__idle_s=80)
+    assert rack.local("/api/v1/config")["revision"] == 2
     other = load(rack, "rate", "80", "seed", "7")["id"]
     p = llmctl(rack, "-j", "load", "compare", str(runs[0]), str(other))
     assert json.loads(p.stdout)["differs"] == [{"field": "served.revision", "a": "1", "b": "2"}]

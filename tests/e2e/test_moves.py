@@ -91,16 +91,6 @@ def journal(rack, what):
     return [(r["result"], r["detail"]) for r in rows if r["what"] == what]
 
 
-def commit(rack, **values):
-    sets = [{"path": "instances.main.experts." + k, "value": v} for k, v in values.items()]
-    assert rack.local_request("PATCH", "/api/v1/config/draft", {"set": sets})[0] == 200
-    before = rack.local("/api/v1/config")["revision"]
-    status, _, said = rack.local_request("POST", "/api/v1/config/commit", {})
-    assert status == 202, said
-    wait_for(lambda: rack.local("/api/v1/config")["revision"] > before and
-             not rack.local("/api/v1/config")["busy"], 60)
-
-
 def apply(rack, method="planner"):
     """An operator's plan that has something to do; its operation."""
     status, _, said = rack.local_request("POST", "/api/v1/experts/apply", {"method": method})
@@ -171,10 +161,10 @@ def test_a_hot_topic_is_answered(moe):
     want = [ask(moe, i) for i in range(4)]
     loaded = maps(moe)
     with Busy(moe, want) as busy:
-        commit(moe, policy="auto")
+        moe.commit("instances.main.experts.", policy="auto")
         wait_for(lambda: busy.wrong or (shown(moe)["moves_done"] and not shown(moe)["plan"] and
                                         history(moe, "outcome")), 60)
-        commit(moe, policy="off")
+        moe.commit("instances.main.experts.", policy="off")
         wait_for(lambda: not shown(moe)["plan"], 60)
     assert not busy.wrong and busy.asked > 0
     assert [ask(moe, i) for i in range(4)] == want
@@ -244,9 +234,9 @@ def test_experts_leave_a_cordoned_device(moe):
     path = "/api/v1/devices/cpu3/"
     with Busy(moe, want) as busy:
         assert moe.local_request("POST", path + "cordon", {"reason": "a fan"})[0] == 200
-        commit(moe, policy="auto")
+        moe.commit("instances.main.experts.", policy="auto")
         wait_for(lambda: busy.wrong or (on_device(moe, 3) == {-1} and not shown(moe)["plan"]), 60)
-        commit(moe, policy="off")
+        moe.commit("instances.main.experts.", policy="off")
         wait_for(lambda: not shown(moe)["plan"], 60)
         assert on_device(moe, 3) == {-1}
         op = ended(moe, apply(moe, "planner"))  # an operator's plan leaves it alone too
@@ -334,7 +324,7 @@ def test_a_device_is_lost_in_mid_move(tmp_path):
                 assert set(y["map"]) - {-1} == set(range(x["n_experts"]))
             assert any(f"rank {rank}, which is out" in d
                        for _, d in journal(r, "experts.call-back"))
-            commit(r, policy="auto")
+            r.commit("instances.main.experts.", policy="auto")
             wait_for(lambda: busy.wrong or (on_device(r, rank) == {-1} and not shown(r)["plan"]),
                      60)
         assert not busy.wrong and busy.asked > 0

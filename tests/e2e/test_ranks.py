@@ -64,13 +64,7 @@ def check(rack, **directives):
 
 
 def commit(rack, **directives):
-    said = check(rack, **directives)
-    assert said["ok"] and said["fits"], said
-    before = rack.local("/api/v1/config")["revision"]
-    status, _, body = rack.local_request("POST", "/api/v1/config/commit", {})
-    assert status == 202, body
-    wait_for(lambda: rack.local("/api/v1/config")["revision"] > before and
-             not rack.local("/api/v1/config")["busy"], 60)
+    rack.commit("instances.main.", **directives)
     wait_for(lambda: [i["state"] for i in rack.local("/api/v1/instances")["instances"]] == ["ready"])
 
 

@@ -1,6 +1,5 @@
 """Replicas of an instance: together they find as many prefixes as one would, share the
 load, and one that drains gives away what its engine has not heard of."""
-import json
 import os
 import queue
 import random
@@ -35,11 +34,8 @@ def instances(rack):
     return rack.local("/api/v1/instances")["instances"]
 
 
-def change(rack, what, value, n):
-    status, _, body = rack.local_request("PATCH", "/api/v1/config/draft", {
-        "set": [{"path": "instances.main." + what, "value": value}]})
-    assert status == 200 and json.loads(body)["fits"], body
-    assert rack.local_request("POST", "/api/v1/config/commit", {})[0] == 202
+def change(rack, n, **values):
+    rack.commit("instances.main.", **values)
     names = ["main"] + [f"main:{i}" for i in range(2, n + 1)]
     wait_for(lambda: sorted((i["name"], i["state"]) for i in instances(rack)) ==
              [(k, "ready") for k in names], 60)
@@ -106,7 +102,7 @@ def test_hit_rate_and_load(two):
     """Of two replicas the hit rate is within 5 % of that of one, and neither has more than
     1.2 times the mean outstanding."""
     one, _ = play(two, 1)
-    change(two, "replicas", 2, 2)
+    change(two, 2, replicas=2)
     both, sums = play(two, 2)
     mean = sum(sums.values()) / 2
     said = f"one {one:.3f}, two {both:.3f}, most loaded {max(sums.values()) / mean:.3f}"
@@ -119,7 +115,7 @@ def test_hit_rate_and_load(two):
 def test_drain_of_a_replica(two):
     """What runs there ends there, whole; what waits in its engine goes to the other at once,
     as does what comes; then both serve."""
-    change(two, "max_seqs", 1, 2)
+    change(two, 2, max_seqs=1)
     ask = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 0, "ignore_eos": True}
     want = two.post(TEXT, ask)[1]["choices"][0]["text"]
     streams = [Stream(two, ask) for _ in range(8)]

@@ -27,14 +27,8 @@ def rack():
 
 def settle(rack, **values):
     """The running instance takes them; its engine stays."""
-    before, rev = rack.children(), rack.local("/api/v1/config")["revision"]
-    status, _, data = rack.local_request("PATCH", "/api/v1/config/draft", {
-        "set": [{"path": f"instances.main.{k}", "value": v} for k, v in values.items()]})
-    assert status == 200, data
-    status, _, data = rack.local_request("POST", "/api/v1/config/commit", {})
-    assert status == 202, data
-    wait_for(lambda: rack.local("/api/v1/config")["revision"] == rev + 1 and
-             not rack.local("/api/v1/config")["busy"])
+    before = rack.children()
+    rack.commit("instances.main.", **values)
     assert rack.children() == before
 
 

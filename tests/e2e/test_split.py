@@ -47,12 +47,8 @@ def ready(rack, names):
 
 
 def change(rack, names, **values):
-    status, _, body = rack.local_request("PATCH", "/api/v1/config/draft", {
-        "set": [{"path": "instances.main." + k.replace("__", "."), "value": v}
-                for k, v in values.items()]})
-    assert status == 200 and json.loads(body)["fits"], body
-    assert rack.local_request("POST", "/api/v1/config/commit", {})[0] == 202
-    wait_for(lambda: rack.local("/api/v1/status")["phase"] == "idle" and ready(rack, names), 90)
+    rack.commit("instances.main.", 90, **values)
+    wait_for(lambda: ready(rack, names), 90)
 
 
 def body(n, **more):

@@ -1,6 +1,5 @@
 """KV tiers: prefixes that the device's pool cannot hold come back from host memory and disk,
 also after a restart; the text is the same with and without; a torn file is passed over."""
-import json
 import os
 import random
 import signal

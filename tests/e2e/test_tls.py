@@ -65,17 +65,6 @@ def ask(r, method, path, body=None, **headers):
         c.close()
 
 
-def commit(r, path, value):
-    status, _, body = r.local_request("PATCH", "/api/v1/config/draft",
-                                      {"set": [{"path": path, "value": value}]})
-    assert status == 200 and json.loads(body)["ok"], body
-    before = r.local("/api/v1/config")["revision"]
-    status, _, body = r.local_request("POST", "/api/v1/config/commit", {})
-    assert status == 202, body
-    wait_for(lambda: r.local("/api/v1/config")["revision"] > before
-             and r.local("/api/v1/config")["state"] == "confirmed")
-
-
 # ---- TLS ----
 
 def test_a_client_that_checks_the_certificate(secure):
@@ -144,7 +133,7 @@ def test_names_and_pages_change_while_it_serves(secure):
     kept = connect(secure)
     kept.request("GET", "/healthz")
     assert kept.getresponse().read()
-    commit(secure, "access.hosts", "[other.example]")
+    secure.commit("access.", hosts="[other.example]")
     kept.request("GET", "/healthz", headers={"Host": "other.example"})  # the same connection
     assert kept.getresponse().status == 200
     kept.close()
@@ -154,20 +143,20 @@ def test_names_and_pages_change_while_it_serves(secure):
 # ---- keyless clients and limits ----
 
 def test_keyless_clients_are_shut_out_and_let_in(secure):
-    commit(secure, "access.anonymous", "none")
+    secure.commit("access.", anonymous="none")
     status, h, _ = ask(secure, "POST", TEXT, SHORT)
     assert status == 401 and h["WWW-Authenticate"]
     assert ask(secure, "GET", "/v1/models")[0] == 401
     assert ask(secure, "GET", "/readyz")[0] == 200
     assert ask(secure, "POST", TEXT, SHORT, **secure.key())[0] == 200
-    commit(secure, "access.anonymous", "infer")
+    secure.commit("access.", anonymous="infer")
     assert ask(secure, "POST", TEXT, SHORT)[0] == 200
 
 
 def test_a_lower_limit_of_bodies(secure):
     big = {"prompt": "a" * (2 << 20), "max_tokens": 1}
     assert ask(secure, "POST", TEXT, big)[0] == 400  # longer than the context
-    commit(secure, "limits.max_body_mib", "1")
+    secure.commit("limits.", max_body_mib="1")
     assert ask(secure, "POST", TEXT, big)[0] == 413
 
 
@@ -179,7 +168,7 @@ def test_prefixes_are_shared_when_that_is_said(secure):
     a, b = secure.key(), secure.key()
     one = "A prefix of the first key, long enough to fill a block of it. " * 6
     assert cached(a, one) == 0 and cached(a, one) > 0 and cached(b, one) == 0
-    commit(secure, "instances.one.kv.isolate", "none")
+    secure.commit("instances.one.kv.", isolate="none")
     two = "Another prefix, that is for everyone who comes here with it. " * 6
     assert cached(a, two) == 0 and cached(b, two) > 0 and cached({}, two) > 0
 
@@ -187,14 +176,14 @@ def test_prefixes_are_shared_when_that_is_said(secure):
 def test_text_is_logged_when_that_is_said(secure):
     ask(secure, "POST", TEXT, dict(SHORT, prompt="zanzibar-one"))
     assert not secure.local("/api/v1/status")["log_content"]
-    commit(secure, "access.log_content", "true")
+    secure.commit("access.", log_content="true")
     assert secure.local("/api/v1/status")["log_content"]
     status, h, body = ask(secure, "POST", TEXT, dict(SHORT, prompt="zanzibar-two", max_tokens=8,
                                                      temperature=0, ignore_eos=True))
     said = json.dumps(json.loads(body)["choices"][0]["text"])
     wait_for(lambda: said[1:-1] in secure.logged())
     assert "zanzibar-two" in secure.logged() and h["X-Request-Id"] in secure.logged()
-    commit(secure, "access.log_content", "false")
+    secure.commit("access.", log_content="false")
     ask(secure, "POST", TEXT, dict(SHORT, prompt="zanzibar-three"))
     assert "zanzibar-one" not in secure.logged() and "zanzibar-three" not in secure.logged()
 
