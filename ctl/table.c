@@ -42,7 +42,7 @@ enum hue hue_of_state(const char *word)
         {HUE_GOOD,
          " ready ok yes running confirmed done in service serving active hot up valid "},
         {HUE_BAD, " failed critical no refused rolled back down error bad corrupt dead "
-                  "denied revoked missing "},
+                  "denied revoked missing not answering "},
         {HUE_WARN,
          " loading pending applying draining starting warning warn major cordoned "
          "backoff stopped drained drain restart warming stopping reverting on "},

@@ -78,7 +78,7 @@ struct instance_opts {
       "keep prefixes in the KV cache for later requests")                                \
     X(stuck_s, "stuck-s", STR, "S", "instances.main.stuck_s",                            \
       "an engine is restarted when a step takes longer (30 times that in colocated "     \
-      "mode); 0 = never")                                                                \
+      "mode) or it gives no sign of life for so long; 0 = never")                        \
     X(on_engine_loss, "on-engine-loss", STR, "recompute|fail",                           \
       "instances.main.on_engine_loss", "what becomes of requests whose engine ends")     \
     X(listen, "listen", STR, "HOST:PORT", "listen.address",                              \

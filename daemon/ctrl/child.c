@@ -259,6 +259,7 @@ static int on_frame(struct child *g, enum wire_kind kind, const void *p, size_t 
     case WIRE_NOTE:
     case WIRE_FINISH:
     case WIRE_MOVED:
+    case WIRE_PONG:
         if (wire_parse(kind, p, n, &m, e) < 0)
             return -1;
         break;
@@ -274,6 +275,8 @@ static int on_frame(struct child *g, enum wire_kind kind, const void *p, size_t 
         g->news.loading(g->arg, m.loading.done);
     else if (kind == WIRE_READY)
         g->news.ready(g->arg, &m.ready);
+    else if (kind == WIRE_PONG)
+        g->news.pong(g->arg);
     else if (kind == WIRE_FAIL)
         on_fail(g, &m.fail);
     else if (kind == WIRE_MOVED)
@@ -499,6 +502,14 @@ void child_yield(struct child *g)
 
     if (!g->hung_up)
         said(g, wire_send(g->conn, WIRE_YIELD, NULL, 0, &e), &e);
+}
+
+void child_ping(struct child *g)
+{
+    struct err e = {0};
+
+    if (!g->hung_up)
+        said(g, wire_send(g->conn, WIRE_PING, NULL, 0, &e), &e);
 }
 
 void child_peer(struct child *g, const struct wire_arena *a, int fd)

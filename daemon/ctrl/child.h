@@ -52,6 +52,7 @@ struct child_news {
     void (*kv)(void *arg, enum wire_kind kind, const void *p, size_t n);
     void (*moved)(void *arg, const struct wire_moved *m);
     void (*note)(void *arg, const struct wire_note *n); /* for the journal */
+    void (*pong)(void *arg);                            /* the answer to child_ping */
     void (*writable)(void *arg);                        /* after child_full was true */
     /* asked: it was told to stop. why: its own sentence, or how the process ended. */
     void (*gone)(void *arg, bool asked, const struct err *why);
@@ -79,6 +80,8 @@ void child_policy(struct child *g, const struct wire_policy *p);
 void child_wipe(struct child *g);
 /* Give back what waits. */
 void child_yield(struct child *g);
+/* Is it alive? `pong` follows, where it is. */
+void child_ping(struct child *g);
 /* A region of an engine of the other pool; fd stays the caller's. */
 void child_peer(struct child *g, const struct wire_arena *a, int fd);
 /* A message of the other pool's, or PEER_GONE, as it is. */

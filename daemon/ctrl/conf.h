@@ -110,7 +110,7 @@ struct conf_instance {
         int64_t lease_ms, stall_ms;
         bool sums;
     } handoff;
-    int64_t stuck_s;
+    int64_t stuck_s, answer_ms;
     int on_engine_loss; /* enum conf_loss */
     int64_t restart_wait_s;
 };

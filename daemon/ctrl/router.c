@@ -103,14 +103,14 @@ static bool shadowed(const struct router *r, const struct target *t)
     return false;
 }
 
-/* The more, the sooner it is asked: ready, not draining, ever loaded. */
+/* The more, the sooner it is asked: ready and alive, not draining, ever loaded. */
 static int rank(const struct target *t)
 {
     if (!t->model)
         return 0;
     if (t->draining)
         return 1;
-    return t->st.state == INSTANCE_READY ? 3 : 2;
+    return t->st.state == INSTANCE_READY && !t->silent_us ? 3 : 2;
 }
 
 static bool better(const struct target *a, const struct target *b)
@@ -324,6 +324,18 @@ int router_not_ready(const struct target *t, struct err *e)
                        s->model, instance_state_name(s->state), s->error[0] ? ": " : "",
                        s->error);
     }
+}
+
+int router_not_answering(const struct target *t, struct err *e)
+{
+    if (router_not_ready(t, e) < 0)
+        return -1;
+    if (!t->silent_us)
+        return 0;
+    return err_set(
+        e, ERR_UNAVAIL,
+        "'%s' does not answer: its engine has given no sign of life for %.1f s",
+        t->st.model, (double)(clock_now_us(clock_real()) - t->silent_us) / 1e6);
 }
 
 /* All of q[0..n) into table and outbox, or none. */

@@ -89,8 +89,8 @@ int router_submit(struct router *r, const struct served *m, struct gen_submit *s
 /* Unknown or finished ids are normal. The finish (ABORT) still comes. Any thread. */
 void router_cancel(struct router *r, uint64_t id);
 
-/* 0 when a model answers; else -1 and why (loading 40 %, restarting in 2 s ...). An
- * instance in two pools counts once both had an engine that was ready. */
+/* 0 when a model answers; else -1 and why (loading 40 %, restarting in 2 s, no sign of
+ * life ...). An instance in two pools counts once both had an engine that was ready. */
 int router_ready(struct router *r, struct err *e);
 /* What of the configuration does not answer now, though nobody has put it aside: a
  * sentence for each instance, or pool of one; returns the count (at most max). */
@@ -102,6 +102,7 @@ int router_retry_after(struct router *r);
     X(STARTING, "starting")                                                              \
     X(LOADING, "loading")                                                                \
     X(READY, "ready")                                                                    \
+    X(SILENT, "not answering") /* shown of one that is ready or draining */              \
     X(DRAINING, "draining")                                                              \
     X(BACKOFF, "waiting to restart")                                                     \
     X(FAILED, "failed")                                                                  \

@@ -1,7 +1,8 @@
 /* daemon/ctrl/router_choose.c - which engine of a model a request goes to.
  *
  * The one that is done with it first, by tokens outstanding, what of the prompt it has
- * cached as far as one can tell (affinity.h), and what does not fit its KV now. Engines
+ * cached as far as one can tell (affinity.h), and what does not fit its KV now; one that
+ * gives no sign of life (pulse.h) only where there is no other. Engines
  * of a prefill pool take whole requests where no other is ready, and those that end with
  * their first token; for their own part see split.h. All under the lock, but the hashes.
  */
@@ -64,14 +65,14 @@ struct target *router_nearest(struct target **all, int n, const struct wire_add 
     return best;
 }
 
-/* Does a ready engine serve m that is not of the pool `other`? Under the lock. */
+/* Does an engine that answers serve m that is not of the pool `other`? Under the lock. */
 static bool has_any_but(struct router *r, const struct served *m, int other)
 {
     list_for(it, &r->targets)
     {
         const struct target *t = list_entry(it, struct target, link);
         if (t->end.role != other && t->model && router_same_model(&t->model->pub, m) &&
-            router_not_ready(t, NULL) == 0)
+            router_not_answering(t, NULL) == 0)
             return true;
     }
     return false;
@@ -86,15 +87,15 @@ static int kept_from(struct router *r, const struct served *m, const struct gen_
     return has_any_but(r, m, other) ? other : CONF_ROLE_BOTH;
 }
 
-/* Ready targets of m, but those of the pool `never`, that have room for n; full: one that
- * has none. */
+/* Targets of m, but those of the pool `never`, that have room for n; full: one that has
+ * none. Those that answer, or (silent) also others that are ready. */
 struct choices {
     struct target *all[ROUTER_CHOICES], *full;
     struct affinity_choice c[ROUTER_CHOICES];
     int n;
 };
 static void gather(struct router *r, const struct served *m, int n, int never,
-                   const struct router_prefix *p, struct choices *ret)
+                   bool silent, const struct router_prefix *p, struct choices *ret)
 {
     ret->n = 0;
     ret->full = NULL;
@@ -102,7 +103,7 @@ static void gather(struct router *r, const struct served *m, int n, int never,
     {
         struct target *t = list_entry(it, struct target, link);
         if (!t->model || !router_same_model(&t->model->pub, m) ||
-            router_not_ready(t, NULL) < 0 ||
+            (silent ? router_not_ready(t, NULL) : router_not_answering(t, NULL)) < 0 ||
             (never != CONF_ROLE_BOTH && t->end.role == never))
             continue;
         if (t->n_live + t->end.n_help + n > t->max_live) {
@@ -122,9 +123,11 @@ struct target *router_choose(struct router *r, const struct served *m,
     int never = kept_from(r, m, &g->params);
     struct choices v;
 
-    gather(r, m, n, never, p, &v);
+    gather(r, m, n, never, false, p, &v);
     if (!v.n && never == CONF_ROLE_DECODE) /* better there than refused */
-        gather(r, m, n, CONF_ROLE_BOTH, p, &v);
+        gather(r, m, n, CONF_ROLE_BOTH, false, p, &v);
+    if (!v.n && !v.full) /* they wait there: it comes back, or the next one has them */
+        gather(r, m, n, never, true, p, &v);
     if (v.n)
         return v.all[affinity_pick(v.c, v.n, g->params.n_prompt,
                                    router_max_answer(m, &g->params))];

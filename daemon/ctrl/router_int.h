@@ -86,6 +86,7 @@ struct target {
     struct affinity *sent; /* prompts that its cache may have; NULL before it was ready */
     int sent_blocks;       /* what it was made for */
     bool draining;
+    int64_t silent_us; /* since when it gives no sign of life, monotonic; 0: it does */
 
     struct split_end end;
     struct split_window window;
@@ -118,6 +119,9 @@ void router_leave(struct router *r, struct req *q);
 void router_req_free(struct req *q); /* NULL allowed */
 /* Why the target takes no request now; 0 when it does. */
 int router_not_ready(const struct target *t, struct err *e);
+/* Why nothing is to be expected of it now: as above, or it takes them but gives no sign
+ * of life. Such a one gets what no other can take, and answers it if it comes back. */
+int router_not_answering(const struct target *t, struct err *e);
 /* The metric says whether the server is ready. Under the lock. */
 void router_tell_ready(struct router *r);
 /* The one of these names, made when it is new. Under the lock. */
@@ -134,8 +138,9 @@ struct router_prefix {
 };
 struct router_prefix router_prefix_of(const struct gen_submit *g);
 /* Where n requests for m go: of the ready targets that have room the one that is done
- * first. One that is there for prompts takes whole requests where there is no other, and
- * those of one token or none. NULL and why. Under the lock. */
+ * first, one that gives no sign of life only where none does. One that is there for
+ * prompts takes whole requests where there is no other, and those of one token or none.
+ * NULL and why. Under the lock. */
 struct target *router_choose(struct router *r, const struct served *m,
                              const struct gen_submit *g, int n,
                              const struct router_prefix *p, struct err *e);

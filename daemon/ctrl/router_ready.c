@@ -43,7 +43,7 @@ static bool pool_ready(struct router *r, const struct target *t)
     list_for(it, &r->targets)
     {
         const struct target *o = list_entry(it, struct target, link);
-        if (same_pool(o->st.name, t->st.name) && router_not_ready(o, NULL) == 0)
+        if (same_pool(o->st.name, t->st.name) && router_not_answering(o, NULL) == 0)
             return true;
     }
     return false;
@@ -82,7 +82,7 @@ static const struct target *lacking(struct router *r, bool *ret_any)
     {
         const struct target *t = list_entry(it, struct target, link), *o;
         *ret_any = true;
-        if (router_not_ready(t, NULL) == 0) {
+        if (router_not_answering(t, NULL) == 0) {
             o = t->end.role == CONF_ROLE_BOTH ? NULL : other_half(r, t);
             if (!o)
                 return NULL;
@@ -115,7 +115,7 @@ int router_ready(struct router *r, struct err *e)
     else if (!any)
         rc = err_set(e, ERR_UNAVAIL, "no instance is configured: no model is served");
     else if (t)
-        rc = router_not_ready(t, e);
+        rc = router_not_answering(t, e);
     pthread_mutex_unlock(&r->lock);
     return rc;
 }
@@ -135,7 +135,7 @@ int router_degraded(struct router *r, struct err *ret, int max)
             told = same_pool(list_entry(b, struct target, link)->st.name, t->st.name);
         if (told || n >= max)
             continue;
-        router_not_ready(t, &why);
+        router_not_answering(t, &why);
         err_set(&ret[n++], why.code, "%.*s: %.400s", (int)pool_len(t->st.name),
                 t->st.name, why.msg);
     }

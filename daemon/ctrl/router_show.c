@@ -35,7 +35,7 @@ static struct target *spokesman(struct router *r)
     list_for(it, &r->targets)
     {
         struct target *t = list_entry(it, struct target, link);
-        if (router_not_ready(t, NULL) == 0)
+        if (router_not_answering(t, NULL) == 0)
             return t;
         if (!best || (best->draining && !t->draining))
             best = t;
@@ -73,6 +73,12 @@ static void describe_target(const struct target *t, struct instance_status *ret)
     ret->load = t->load + t->end.help_load;
     if ((t->draining || t->r->draining) && ret->state == INSTANCE_READY)
         ret->state = INSTANCE_DRAINING;
+    if (t->silent_us &&
+        (ret->state == INSTANCE_READY || ret->state == INSTANCE_DRAINING)) {
+        ret->state = INSTANCE_SILENT;
+        ret->since_us = t->silent_us;
+        snprintf(ret->error, sizeof(ret->error), "its engine gives no sign of life");
+    }
     ret->running = (int)metric_get(p, M_RUNNING, 0);
     ret->waiting = (int)metric_get(p, M_WAITING, 0);
     ret->kv_used = (int)metric_get(p, M_KV_BLOCKS_USED, 0);
@@ -160,7 +166,7 @@ static void describe_pool(const struct target *t, struct pool_status *ret)
 
     *ret = (struct pool_status){
         .generation = t->st.generation,
-        .ready = router_not_ready(t, NULL) == 0,
+        .ready = router_not_answering(t, NULL) == 0,
         .running = (int)metric_get(p, M_RUNNING, 0),
         .waiting = (int)metric_get(p, M_WAITING, 0),
         .helping = t->end.n_help,

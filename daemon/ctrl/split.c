@@ -145,7 +145,7 @@ static bool can_help(const struct target *p, const struct target *t)
     return p->end.role == CONF_ROLE_PREFILL && introduced(&p->end) && p->model &&
            !p->end.stalled && same_pools(p, t) &&
            router_same_model(&p->model->pub, &t->model->pub) &&
-           router_not_ready(p, NULL) == 0 && p->n_live + p->end.n_help < p->max_live;
+           router_not_answering(p, NULL) == 0 && p->n_live + p->end.n_help < p->max_live;
 }
 
 /* The one that has computed the prompt first. Under the lock. */
@@ -269,7 +269,7 @@ static void on_reserved(struct target *t, struct req *q)
         late(t);
         return;
     }
-    if (p->end.stalled) {
+    if (p->end.stalled || p->silent_us) {
         fall_back(q);
         return;
     }

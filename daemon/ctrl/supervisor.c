@@ -6,10 +6,11 @@
  *
  * The vocabulary is opened again at each start, because the file may have changed and the
  * tokenizer must be that of the weights. A tick checks that a starting engine speaks,
- * that a loading one gets on, and that steps end while requests are pending (the count
- * of steps in the shared page moves); one that does not is killed, which is then a
- * failure like any other. When the engine goes, every request of its target gets its
- * error, or waits for another engine, before a new one can be accepted.
+ * that a loading one gets on, that steps end while requests are pending (the count of
+ * steps in the shared page moves) and that one without work answers (pulse.h); one that
+ * does not is killed, which is then a failure like any other. When the engine goes, every
+ * request of its target gets its error, or waits for another engine, before a new one can
+ * be accepted.
  */
 #include "daemon/ctrl/supervisor.h"
 
@@ -52,6 +53,8 @@ void supervisor_cfg_times(struct supervisor_cfg *cfg)
     cfg->load_us = 120000000;
     cfg->stuck_us = 60000000;
     cfg->stop_us = 5000000;
+    cfg->silent_us = 60000000;
+    cfg->answer_us = 5000000;
 }
 
 void supervisor_note(struct supervisor *s, const char *what, const char *result,
@@ -71,8 +74,10 @@ void supervisor_enter(struct supervisor *s, enum instance_state state)
     s->st.state = state;
     s->st.since_us = s->moved_us = now_us();
     s->load_done = 0;
-    s->st.load_done = state == INSTANCE_READY || state == INSTANCE_DRAINING;
+    s->st.load_done = supervisor_is_ready(s);
     target_set_status(s->cfg.target, &s->st);
+    if (!supervisor_is_ready(s))
+        supervisor_watch_from_now(s);
 }
 
 /* ---- failure and the next try ---- */
@@ -159,6 +164,7 @@ static void be_ready(struct supervisor *s)
     s->next.tok = NULL;
     s->ready_us = now_us();
     s->steps = metric_get(target_page(s->cfg.target), M_STEPS, 0);
+    supervisor_watch_from_now(s);
     s->st.error[0] = '\0';
     supervisor_enter(s, s->draining ? INSTANCE_DRAINING : INSTANCE_READY);
     snprintf(detail, sizeof(detail), "pid %d, loaded in %.2f s, %s, %d threads",
@@ -202,6 +208,8 @@ static void on_kv(void *arg, enum wire_kind kind, const void *p, size_t n)
 {
     split_heard(((struct supervisor *)arg)->cfg.target, kind, p, n);
 }
+
+static void on_pong(void *arg) { supervisor_heard(arg); }
 
 static void on_note(void *arg, const struct wire_note *n)
 {
@@ -305,6 +313,7 @@ static const struct child_news news = {
     .kv = on_kv,
     .moved = on_moved,
     .note = on_note,
+    .pong = on_pong,
     .writable = on_writable,
     .gone = on_gone,
 };

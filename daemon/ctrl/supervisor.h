@@ -50,7 +50,9 @@ struct supervisor_cfg {
     int64_t hello_us;                   /* from start to the first word */
     int64_t load_us;                    /* loading without progress */
     int64_t stuck_us;                   /* work pending and no step ends; 0 = never */
-    int64_t stop_us;                    /* from STOP to SIGKILL */
+    int64_t answer_us; /* no sign of life: it is shown so and passed by; 0 = not asked */
+    int64_t silent_us; /* no sign of life: killed; 0 = never */
+    int64_t stop_us;   /* from STOP to SIGKILL */
 
     /* Each may be NULL; the supervisor may not be freed in them. */
     void (*ready)(void *arg, const struct served *m); /* each time */
@@ -62,7 +64,7 @@ struct supervisor_cfg {
     void *arg;
 };
 
-/* The times as documented: 0.5 s to 30 s, 60 s, 10 s, 120 s, 60 s, 5 s. */
+/* The times as documented: 0.5 s to 30 s, 60 s, 10 s, 120 s, 60 s, 5 s, 60 s, 5 s. */
 void supervisor_cfg_times(struct supervisor_cfg *cfg);
 
 int supervisor_new(const struct supervisor_cfg *cfg, struct supervisor **ret,
@@ -89,8 +91,9 @@ void supervisor_set_cpus(struct supervisor *s, const cpu_set_t *all, const char 
 void supervisor_set_policy(struct supervisor *s, const struct wire_policy *p);
 /* Orders for its experts; false when there is no engine that hears them. */
 bool supervisor_experts(struct supervisor *s, const struct wire_expert_orders *o);
-/* A changed limit for steps; 0 = never. */
-void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us);
+/* Changed limits, as in supervisor_cfg. */
+void supervisor_set_limits(struct supervisor *s, int64_t stuck_us, int64_t answer_us,
+                           int64_t silent_us);
 const struct instance_status *supervisor_status(const struct supervisor *s);
 /* Of the model that was opened last, borrowed; NULL: planning does not know it. */
 const struct shapes *supervisor_shapes(const struct supervisor *s);

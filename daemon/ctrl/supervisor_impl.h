@@ -3,6 +3,7 @@
 #define CTRL_SUPERVISOR_IMPL_H
 
 #include "base/err.h"
+#include "daemon/ctrl/pulse.h"
 #include "daemon/ctrl/router_ctl.h"
 #include "daemon/ctrl/supervisor.h"
 #include "daemon/ctrl/target.h"
@@ -26,6 +27,8 @@ struct supervisor {
     char *kv_file;              /* NULL: none */
     int64_t moved_us;           /* last sign of life of the present state */
     double steps, load_done;    /* at that sign */
+    struct pulse pulse;         /* of one that is ready */
+    double pulse_steps;         /* that had ended when it was heard of last */
     uint8_t secret[16];
     cpu_set_t cpus;
     char *rank_cpus; /* NULL: all that we have */
@@ -48,7 +51,10 @@ bool supervisor_is_ready(const struct supervisor *s);
 void supervisor_note(struct supervisor *s, const char *what, const char *result,
                      const char *detail);
 
-/* supervisor_watch.c: the timer's; how long until it looks again. */
+/* supervisor_watch.c: nothing is known of its life yet; it gave a sign of it. */
+void supervisor_watch_from_now(struct supervisor *s);
+void supervisor_heard(struct supervisor *s);
+/* The timer's; how long until it looks again. */
 void supervisor_tick(void *supervisor);
 int64_t supervisor_tick_us(const struct supervisor *s);
 

@@ -80,8 +80,13 @@ bool supervisor_experts(struct supervisor *s, const struct wire_expert_orders *o
     return s->child && s->told && child_experts(s->child, o);
 }
 
-void supervisor_set_stuck(struct supervisor *s, int64_t stuck_us)
+void supervisor_set_limits(struct supervisor *s, int64_t stuck_us, int64_t answer_us,
+                           int64_t silent_us)
 {
     s->cfg.stuck_us = stuck_us;
+    s->cfg.answer_us = answer_us;
+    s->cfg.silent_us = silent_us;
+    if (!answer_us)
+        supervisor_watch_from_now(s);
     loop_timer_set(s->tick, clock_now_us(clock_real()) + supervisor_tick_us(s));
 }

@@ -11,8 +11,8 @@
 #include "daemon/ctrl/supervisor_impl.h"
 #include "daemon/serve/metrics.h"
 
-/* A watch is checked so many times within its limit. */
-enum { TICKS = 8 };
+/* A watch is checked so many times within its limit, but not more often than so. */
+enum { TICKS = 8, TICK_MIN_US = 10000 };
 
 /* The limit that applies now, 0 = none; *ret_moved: there was a sign of life. */
 static int64_t watch_limit(struct supervisor *s, bool *ret_moved)
@@ -62,7 +62,10 @@ int64_t supervisor_tick_us(const struct supervisor *s)
         t = s->cfg.stuck_us < t ? s->cfg.stuck_us : t;
     if (stall)
         t = stall < t ? stall : t;
-    return t / TICKS;
+    t /= TICKS;
+    if (s->cfg.answer_us)
+        t = s->cfg.answer_us / PULSE_LOOKS < t ? s->cfg.answer_us / PULSE_LOOKS : t;
+    return t < TICK_MIN_US ? TICK_MIN_US : t;
 }
 
 static void look_for_stall(struct supervisor *s, int64_t now)
@@ -80,6 +83,78 @@ static void look_for_stall(struct supervisor *s, int64_t now)
               s->cfg.instance, detail);
 }
 
+/* ---- signs of life ---- */
+
+void supervisor_watch_from_now(struct supervisor *s)
+{
+    pulse_start(&s->pulse, clock_now_us(clock_real()));
+    s->pulse_steps = metric_get(target_page(s->cfg.target), M_STEPS, 0);
+    target_set_silent(s->cfg.target, 0);
+}
+
+static void tell_life(struct supervisor *s, bool alive, const char *detail)
+{
+    supervisor_note(s, "engine.silent", alive ? "ok" : "failed", detail);
+    log_about(alive ? LOG_LV_INFO : LOG_LV_WARN,
+              &(struct log_about){.instance = s->cfg.instance}, "'%s': %s",
+              s->cfg.instance, detail);
+}
+
+void supervisor_heard(struct supervisor *s)
+{
+    char detail[64];
+
+    snprintf(detail, sizeof(detail), "it answers again after %.1f s",
+             (double)s->pulse.quiet_us / 1e6);
+    if (!pulse_heard(&s->pulse))
+        return;
+    target_set_silent(s->cfg.target, 0);
+    tell_life(s, true, detail);
+}
+
+static void on_silent(struct supervisor *s, int64_t now)
+{
+    char detail[160], then[64] = "it is not restarted";
+
+    if (s->cfg.silent_us)
+        snprintf(then, sizeof(then), "it is restarted after %.1f s",
+                 (double)s->cfg.silent_us / 1e6);
+    snprintf(
+        detail, sizeof(detail),
+        "the engine has given no sign of life for %.1f s: new requests go to others; "
+        "%s",
+        (double)s->pulse.quiet_us / 1e6, then);
+    target_set_silent(s->cfg.target, now - s->pulse.quiet_us);
+    tell_life(s, false, detail);
+}
+
+static void look_for_life(struct supervisor *s, int64_t now)
+{
+    double steps = metric_get(target_page(s->cfg.target), M_STEPS, 0);
+    struct err e;
+
+    if (!supervisor_is_ready(s) || !s->child || s->stopping)
+        return;
+    if (steps != s->pulse_steps)
+        supervisor_heard(s);
+    s->pulse_steps = steps;
+    switch (pulse_look(&s->pulse, now, s->cfg.answer_us)) {
+    case PULSE_ASK:
+        child_ping(s->child);
+        break;
+    case PULSE_SILENT:
+        on_silent(s, now);
+        break;
+    case PULSE_NOTHING:
+        break;
+    }
+    if (!s->pulse.silent || !s->cfg.silent_us || s->pulse.quiet_us < s->cfg.silent_us)
+        return;
+    err_set(&e, ERR_TIMEOUT, "the engine has not answered for %.1f s",
+            (double)s->pulse.quiet_us / 1e6);
+    child_kill(s->child, &e);
+}
+
 void supervisor_tick(void *arg)
 {
     struct supervisor *s = arg;
@@ -87,6 +162,7 @@ void supervisor_tick(void *arg)
     int64_t limit = watch_limit(s, &moved), now = clock_now_us(clock_real());
 
     look_for_stall(s, now);
+    look_for_life(s, now);
     if (moved)
         s->moved_us = now;
     else if (limit && s->child && now - s->moved_us >= limit)

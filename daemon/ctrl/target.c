@@ -325,10 +325,10 @@ static void renew_sent(struct target *t)
     t->sent_blocks = t->st.n_blocks;
 }
 
-/* What waits at one that takes nothing may go to one that does by now. */
+/* What waits at one of which nothing is to be expected may go to one that does by now. */
 static void offer(struct target *t)
 {
-    if (!list_empty(&t->outbox) && router_not_ready(t, NULL) < 0)
+    if (!list_empty(&t->outbox) && router_not_answering(t, NULL) < 0)
         router_move(t->r, t);
 }
 
@@ -353,6 +353,18 @@ void target_set_hot(struct target *t, const struct served_hot *hot)
 {
     pthread_mutex_lock(&t->r->lock);
     t->hot = *hot;
+    pthread_mutex_unlock(&t->r->lock);
+}
+
+void target_set_silent(struct target *t, int64_t since_us)
+{
+    pthread_mutex_lock(&t->r->lock);
+    t->silent_us = since_us;
+    if (since_us)
+        router_move(t->r, t);
+    else
+        list_for(it, &t->r->targets) offer(list_entry(it, struct target, link));
+    router_tell_ready(t->r);
     pthread_mutex_unlock(&t->r->lock);
 }
 

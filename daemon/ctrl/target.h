@@ -71,6 +71,9 @@ void target_set_model(struct target *t, const struct served *m, struct tokenizer
 /* State, figures and last error; read by all snapshots. Name and generation stay. */
 void target_set_status(struct target *t, const struct instance_status *s);
 void target_set_hot(struct target *t, const struct served_hot *hot);
+/* Its engine gives no sign of life since then (monotonic us), 0: it does. Its state is
+ * shown so, and what it has not heard of goes to another engine, where one answers. */
+void target_set_silent(struct target *t, int64_t since_us);
 /* While on, it gets no new requests; does not end those that run. Those that its engine
  * has not heard of go to another engine of the model, where one is ready. */
 void target_drain(struct target *t, bool on);

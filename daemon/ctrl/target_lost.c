@@ -163,7 +163,7 @@ bool target_has_other(struct target *t)
     list_for(it, &t->r->targets)
     {
         const struct target *o = list_entry(it, struct target, link);
-        found |= o != t && t->model && o->model && router_not_ready(o, NULL) == 0 &&
+        found |= o != t && t->model && o->model && router_not_answering(o, NULL) == 0 &&
                  router_same_model(&t->model->pub, &o->model->pub);
     }
     pthread_mutex_unlock(&t->r->lock);

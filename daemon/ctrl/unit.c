@@ -309,6 +309,8 @@ static int new_supervisor(struct unit *u, struct err *e)
     }
     supervisor_cfg_times(&c);
     c.stuck_us = stuck_us(i);
+    c.answer_us = i->answer_ms * 1000;
+    c.silent_us = i->stuck_s * 1000000;
     if (u->env->backoff_us)
         c.backoff_us = u->env->backoff_us;
     if (u->env->stop_us)
@@ -462,6 +464,9 @@ bool unit_hot_differs(const struct unit *u, const struct conf_instance *to, char
     else if (i->stuck_s != to->stuck_s)
         snprintf(why, 160, "stuck_s %lld -> %lld", (long long)i->stuck_s,
                  (long long)to->stuck_s);
+    else if (i->answer_ms != to->answer_ms)
+        snprintf(why, 160, "answer_ms %lld -> %lld", (long long)i->answer_ms,
+                 (long long)to->answer_ms);
     else if (i->on_engine_loss != to->on_engine_loss)
         snprintf(why, 160, "on_engine_loss");
     else if (i->restart_wait_s != to->restart_wait_s)
@@ -494,7 +499,7 @@ void unit_hot(struct unit *u, const struct conf *c, const struct conf_instance *
     set_hot(u);
     if (u->env->experts)
         experts_conf(u->env->experts, u, i);
-    supervisor_set_stuck(u->sup, stuck_us(i));
+    supervisor_set_limits(u->sup, stuck_us(i), i->answer_ms * 1000, i->stuck_s * 1000000);
     supervisor_set_policy(u->sup,
                           &(struct wire_policy){.order = i->order,
                                                 .refuse_late = i->refuse_late,

@@ -3,7 +3,7 @@
  * One epoll loop over two descriptors, and in a half of a split those of
  * engine_handoff.h:
  *
- *   wire   ADD, CANCEL, DRAIN, STOP -> events of the scheduler
+ *   wire   ADD, CANCEL, DRAIN, STOP -> events of the scheduler; PING -> PONG
  *   exec   a finished step          -> DONE
  *
  * After either: ask the scheduler for steps until it has none (engine_pump), so that the
@@ -452,6 +452,8 @@ static int on_message(struct engine *g, enum wire_kind kind, const void *p, size
     case WIRE_KV_WIPE:
         engine_tiers_wipe(g->tiers, g->sched);
         return 0;
+    case WIRE_PING:
+        return wire_send(g->conn, WIRE_PONG, NULL, 0, &g->why);
     case WIRE_YIELD:
         sched_event(g->sched, engine_now(), &yield);
         return 0;

@@ -18,11 +18,11 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 9, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
+enum { WIRE_VERSION = 10, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
 /* to the engine: ADD CANCEL DRAIN STOP SPIN CPUS YIELD PEER PEER_GONE RECOMPUTE EXPERTS
- * KV_WIPE POLICY; both ways: EXPORT PULLED; from it: the rest. From ARENA on: wire_kv.h.
- */
+ * KV_WIPE POLICY PING; both ways: EXPORT PULLED; from it: the rest. From ARENA on:
+ * wire_kv.h. */
 #define WIRE_MAP(X)                                                                      \
     X(HELLO)     /* struct wire_hello */                                                 \
     X(LOADING)   /* struct wire_loading */                                               \
@@ -49,7 +49,9 @@ enum { WIRE_VERSION = 9, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS fr
     X(MOVED)     /* struct wire_moved */                                                 \
     X(NOTE)      /* struct wire_note: for the journal */                                 \
     X(KV_WIPE)   /* forget what is in the tiers below the device's KV */                 \
-    X(POLICY)    /* struct wire_policy: from the next step on */
+    X(POLICY)    /* struct wire_policy: from the next step on */                         \
+    X(PING)      /* is it alive? */                                                      \
+    X(PONG)      /* at once: it is */
 
 enum wire_kind {
 #define X(id) WIRE_##id,
@@ -81,8 +83,11 @@ struct wire_ready {
     int32_t expert_layers, experts, expert_ranks, expert_slots;
     uint64_t expert_bytes;
 };
+/* What a note says of an alarm that is called as its action. */
+enum wire_alarm { WIRE_ALARM_NONE, WIRE_ALARM_RAISE, WIRE_ALARM_CLEAR, WIRE_ALARM_COUNT };
 struct wire_note {
     char action[32], text[256];
+    int32_t alarm; /* enum wire_alarm */
 };
 struct wire_policy {
     int32_t order, refuse_late, prefill_run; /* as in sched.h */

@@ -86,6 +86,16 @@ static int wire_check_policy(const void *payload, struct err *e)
     return err_set(e, ERR_SYNTAX, "a POLICY message has a value out of range");
 }
 
+static int wire_check_note(const void *payload, struct err *e)
+{
+    struct wire_note n;
+
+    memcpy(&n, payload, sizeof(n));
+    if (n.alarm >= 0 && n.alarm < WIRE_ALARM_COUNT)
+        return 0;
+    return err_set(e, ERR_SYNTAX, "a NOTE message has a value out of range");
+}
+
 int wire_parse(enum wire_kind kind, const void *p, size_t n, void *ret, struct err *e)
 {
     size_t want = wire_struct_bytes(kind);
@@ -102,6 +112,8 @@ int wire_parse(enum wire_kind kind, const void *p, size_t n, void *ret, struct e
     if (kind == WIRE_MOVED && wire_check_moved(p, e) < 0)
         return -1;
     if (kind == WIRE_POLICY && wire_check_policy(p, e) < 0)
+        return -1;
+    if (kind == WIRE_NOTE && wire_check_note(p, e) < 0)
         return -1;
     if (wire_kv_bytes((int)kind) && wire_kv_check((int)kind, p, e) < 0)
         return -1;

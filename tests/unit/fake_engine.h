@@ -5,12 +5,14 @@
  * tokens of id 7 in all, with those that it was given; hold gives one and waits for a
  * cancel; queue lets all wait until it is to give them back; poison dies of every
  * request; gated is an echo that is not ready before the test lets it; refuse says that
- * its queue is full; the others fail in one way each. The test's main calls
+ * its queue is full; mute is an echo that never says that it is alive; stops has stopped
+ * after its first word; the others fail in one way each. The test's main calls
  * fake_engine_main first. */
 #ifndef TESTS_FAKE_ENGINE_H
 #define TESTS_FAKE_ENGINE_H
 
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -120,6 +122,8 @@ static void fake_frame(struct fake *f, enum wire_kind kind, const void *p, size_
         metric_set(f->page, M_KV_BLOCKS_FREE, 0, on ? 1 : 2); /* for a test to see */
     else if (kind == WIRE_CPUS && cpuset_parse(p, n - 1, &cpus, NULL) == 0)
         metric_set(f->page, M_KV_BLOCKS_CACHED, 0, CPU_COUNT(&cpus));
+    else if (kind == WIRE_PING && strcmp(f->act, "mute"))
+        fake_send(f, WIRE_PONG, NULL, 0);
     else if (kind == WIRE_STOP && strcmp(f->act, "deaf"))
         _exit(0);
 }
@@ -186,6 +190,8 @@ static void fake_run_as_engine(int argc, char **argv)
     if (!strcmp(f.act, "silent"))
         fake_hang();
     fake_send(&f, WIRE_HELLO, &hello, sizeof(hello));
+    if (!strcmp(f.act, "stops"))
+        raise(SIGSTOP);
     if (!strcmp(f.act, "fail") || !strcmp(f.act, "fail-stay")) {
         fake_send(&f, WIRE_FAIL, &fail, sizeof(fail));
         if (f.act[4])

@@ -288,6 +288,8 @@ static void pool_frame(struct pool *x, enum wire_kind kind, const void *p, size_
         pool_peer(x, false, m.id);
     } else if (kind == WIRE_CANCEL && wire_parse(kind, p, n, &m, NULL) == 0) {
         pool_cancel(x, m.id);
+    } else if (kind == WIRE_PING) {
+        fake_send(&x->f, WIRE_PONG, NULL, 0);
     } else if (kind == WIRE_STOP) {
         _exit(0);
     }

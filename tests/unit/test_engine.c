@@ -236,6 +236,38 @@ static void test_ready(void **state)
     assert_int_equal(stop(&s), 0);
 }
 
+/* Asked whether it is alive it says so at once, idle or not, and nothing else. */
+static void test_alive(void **state)
+{
+    (void)state;
+    struct side s;
+    static struct answer a[1];
+    struct engine_cfg cfg = base_cfg();
+    struct wire_add long_one = request(1, 10, 200);
+    enum wire_kind kind;
+    const void *p;
+    size_t n;
+    int pongs = 0;
+
+    memset(a, 0, sizeof(a));
+    open_side(&s, &cfg);
+    for (int i = 0; i < 3; i++) {
+        send_bare(&s, WIRE_PING);
+        assert_true(next(&s, &kind, &p, &n));
+        assert_int_equal(kind, WIRE_PONG);
+        assert_int_equal(n, 0);
+    }
+    ask(&s, &long_one);
+    send_bare(&s, WIRE_PING);
+    for (bool finished = false; !finished;) {
+        assert_true(next(&s, &kind, &p, &n));
+        finished = kind == WIRE_FINISH;
+        pongs += kind == WIRE_PONG;
+    }
+    assert_int_equal(pongs, 1);
+    assert_int_equal(stop(&s), 0);
+}
+
 /* The same seed gives the same tokens, whatever else is there. */
 static void test_same_seed_same_tokens(void **state)
 {
@@ -711,7 +743,7 @@ static void test_malformed_message_ends_it(void **state)
     for (int kind = WIRE_HELLO; kind < WIRE_COUNT; kind++) {
         struct side s;
         if (kind == WIRE_DRAIN || kind == WIRE_STOP || kind == WIRE_YIELD ||
-            kind == WIRE_KV_WIPE)
+            kind == WIRE_KV_WIPE || kind == WIRE_PING)
             continue; /* have no payload to be wrong */
         open_side(&s, &cfg);
         wire_send(s.daemon, (enum wire_kind)kind, &(struct wire_part){junk, 100}, 1,
@@ -855,6 +887,7 @@ static void test_fit(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_ready),
+    cmocka_unit_test(test_alive),
     cmocka_unit_test(test_same_seed_same_tokens),
     cmocka_unit_test(test_other_cpus_same_tokens),
     cmocka_unit_test(test_preempted_same_tokens),

@@ -472,6 +472,40 @@ static void stalled_prefill_is_passed_over(void **state)
     at_rest(f);
 }
 
+static void until_ready(struct fix *f, const char *name, int other_than)
+{
+    UNTIL(f,
+          status(f, name).state == INSTANCE_READY && status(f, name).pid != other_than);
+}
+
+/* An engine of either pool is stopped while it is idle: the other pool has what comes at
+ * once; one that goes on in time is as before, one that does not is restarted. */
+static void stopped_while_idle(void **state)
+{
+    static const char *const name[] = {"one/prefill", "one/decode"};
+    struct fix *f = *state;
+
+    apply(f, SPLIT "    answer_ms: 200\n");
+    for (int i = 0; i < 4; i++) {
+        struct seen s[2] = {{0}};
+        int pid = status(f, name[i % 2]).pid;
+
+        assert_int_equal(kill(pid, SIGSTOP), 0);
+        UNTIL(f, status(f, name[i % 2]).state == INSTANCE_SILENT);
+        ask(f, P_WELL, D_WELL, &s[0]);
+        all_of_it(f, &s[0]);
+        assert_string_equal(s[0].instance, name[1 - i % 2]);
+        if (i < 2)
+            assert_int_equal(kill(pid, SIGCONT), 0);
+        until_ready(f, name[i % 2], i < 2 ? 0 : pid);
+        assert_true(i >= 2 || status(f, name[i % 2]).pid == pid);
+        ask(f, P_WELL, D_WELL, &s[1]);
+        all_of_it(f, &s[1]);
+        assert_string_equal(s[1].instance, "one/decode");
+    }
+    at_rest(f);
+}
+
 /* One pool without an engine: the other serves alone. */
 static void one_pool_is_enough(void **state)
 {
@@ -682,6 +716,7 @@ static const struct CMUnitTest tests[] = {
     T(the_helper_may_end_it),
     T(cancel_reaches_both),
     T(stalled_prefill_is_passed_over),
+    T(stopped_while_idle),
     T(one_pool_is_enough),
     T(ready_with_both_pools),
     T(engines_come_and_go),

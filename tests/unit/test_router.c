@@ -410,6 +410,58 @@ static void replacement(void **state)
     target_free(t);
 }
 
+/* One that gives no sign of life: what it has not heard of and what comes goes to the
+ * other; what no other can take waits at it, and is taken from it when the other is back.
+ */
+static void silent(void **state)
+{
+    struct fix *f = *state;
+    struct target *t = add_target(f, "0:2", 1, NULL);
+    struct gen_finish fin = {.reason = FINISH_STOP};
+    struct instance_status st[2];
+    struct seen s[5] = {0};
+    uint64_t id[5], got;
+    struct wire_add add;
+    struct err e, why;
+
+    id[0] = submit(f, NULL, &s[0]);
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_ADD); /* its engine has it */
+    id[1] = submit(f, NULL, &s[1]);
+    target_set_model(t, f->m, NULL);
+    target_set_silent(f->t, clock_now_us(clock_real()) - 2500000);
+    assert_int_equal(router_ready(f->r, &e), -1);
+    assert_non_null(
+        strstr(e.msg, "'m' does not answer: its engine has given no sign of"));
+    assert_true(metric_get(f->page, M_READY, 0) == 0);
+    id[2] = submit(f, NULL, &s[2]); /* there is no other */
+    assert_int_equal(target_live(f->t, NULL), 3);
+    assert_int_equal(router_degraded(f->r, &why, 1), 1);
+    set_state_of(t, INSTANCE_READY);
+    assert_int_equal(target_live(f->t, NULL), 1);
+    assert_int_equal(target_live(t, NULL), 2);
+    assert_true(bell(t));
+    assert_int_equal(router_ready(f->r, &e), 0);
+    assert_true(metric_get(f->page, M_READY, 0) == 1);
+    assert_int_equal(router_degraded(f->r, &why, 1), 0); /* its pool answers */
+    assert_int_equal(router_instances(f->r, st, 2), 2);
+    assert_int_equal(st[0].state, INSTANCE_SILENT);
+    assert_int_equal(st[1].state, INSTANCE_READY);
+    id[3] = submit(f, NULL, &s[3]); /* though the other has more to do */
+    assert_int_equal(target_live(t, NULL), 3);
+    target_set_silent(t, 1);
+    target_set_silent(f->t, 0); /* it has them all now */
+    assert_int_equal(target_live(f->t, NULL), 4);
+    target_set_silent(t, 0);
+    id[4] = submit(f, NULL, &s[4]);
+    assert_int_equal(target_live(t, NULL), 1);
+    for (int i = 0; i < 5; i++) {
+        target_finish(f->t, id[i], &fin);
+        target_finish(t, id[i], &fin);
+        assert_int_equal(s[i].finishes, 1);
+    }
+    target_free(t);
+}
+
 /* What the engine of a draining one has not heard of goes to the other, choices of one
  * request together; what it has, or was cancelled, stays. */
 static void moved_off(void **state)
@@ -859,6 +911,7 @@ static const struct CMUnitTest tests[] = {
     T(no_memory),
     T(two_models),
     T(replacement),
+    T(silent),
     T(moved_off),
     T(goes_on_after_restart),
     T(waits_in_vain),

@@ -374,6 +374,7 @@ static void failures_while_starting(void **state)
         {"fail-stay", "it needs 9 GiB", INSTANCE_FAILED},
         {"silent", "said nothing for 0.2 s", INSTANCE_FAILED},
         {"lame", "not got on for 0.2 s", INSTANCE_FAILED},
+        {"stops", "not got on for 0.2 s", INSTANCE_FAILED},
         {"cold", "its first generation failed: the queue is full", INSTANCE_FAILED},
         {"garbage", "not a message", INSTANCE_BACKOFF},
         {"hangup", "closed its connection", INSTANCE_BACKOFF},
@@ -384,7 +385,7 @@ static void failures_while_starting(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         /* a limit only where it is waited for: a busy machine is slow to start one */
         f->cfg.hello_us = strcmp(rows[i].act, "silent") ? 60000000 : 200000;
-        f->cfg.load_us = strcmp(rows[i].act, "lame") ? 60000000 : 200000;
+        f->cfg.load_us = strstr(rows[i].why, "not got on") ? 200000 : 60000000;
         start(f, rows[i].act);
         until_state(f, rows[i].seen);
         if (!strstr(status(f).error, rows[i].why))
@@ -448,6 +449,80 @@ static void stuck_is_killed(void **state)
     assert_int_equal(s.tokens, 1);
     assert_int_equal(s.code, ERR_UNAVAIL);
     assert_non_null(strstr(status(f).error, "no step has ended"));
+}
+
+/* One that has nothing to do and does not say that it is alive. */
+static void mute_is_killed(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+    struct err e;
+
+    f->cfg.answer_us = 100000;
+    f->cfg.silent_us = 400000;
+    f->cfg.backoff_us = 60000000;
+    start(f, "mute");
+    until_state(f, INSTANCE_READY);
+    until_state(f, INSTANCE_SILENT);
+    assert_string_equal(status(f).error, "its engine gives no sign of life");
+    assert_int_equal(router_ready(f->r, &e), -1);
+    assert_non_null(strstr(e.msg, "no sign of life for "));
+    assert_true(metric_get(f->page, M_READY, 0) == 0);
+    ask(f, &s); /* a step that ends is a sign too */
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.reason, FINISH_LENGTH);
+    until_state(f, INSTANCE_READY);
+    assert_string_equal(status(f).error, "");
+    assert_int_equal(router_ready(f->r, &e), 0);
+    until_state(f, INSTANCE_BACKOFF);
+    assert_non_null(strstr(status(f).error, "the engine has not answered for "));
+    assert_int_equal(status(f).restarts, 0);
+}
+
+/* It is stopped while it is idle or drains, and goes on in time: nothing was lost. Then
+ * it does not, and what waited in it is answered by the next. */
+static void stopped_while_idle(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+    int pid;
+
+    f->cfg.answer_us = 100000;
+    start(f, "echo");
+    recompute(f);
+    until_state(f, INSTANCE_READY);
+    pid = status(f).pid;
+    for (int drained = 0; drained < 2; drained++) {
+        supervisor_drain(f->s, drained);
+        kill(pid, SIGSTOP);
+        until_state(f, INSTANCE_SILENT);
+        s = (struct seen){0};
+        if (!drained)
+            ask(f, &s);
+        kill(pid, SIGCONT);
+        until_state(f, drained ? INSTANCE_DRAINING : INSTANCE_READY);
+        UNTIL(f, drained || s.finishes);
+    }
+    assert_int_equal(status(f).pid, pid);
+    assert_int_equal(status(f).restarts, 0);
+    supervisor_set_limits(f->s, 60000000, 100000, 1000000);
+    supervisor_drain(f->s, false);
+    kill(pid, SIGSTOP);
+    until_state(f, INSTANCE_SILENT);
+    s = (struct seen){0};
+    ask(f, &s);
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.reason, FINISH_LENGTH);
+    assert_int_equal(s.tokens, 3);
+    assert_int_not_equal(status(f).pid, pid);
+    assert_true(status(f).restarts >= 1);
+    pid = status(f).pid;
+    supervisor_set_limits(f->s, 0, 100000, 0); /* never killed */
+    kill(pid, SIGSTOP);
+    until_state(f, INSTANCE_SILENT);
+    supervisor_set_limits(f->s, 0, 0, 0); /* nor asked: nobody knows */
+    assert_int_equal(status(f).state, INSTANCE_READY);
+    assert_int_equal(status(f).pid, pid);
 }
 
 static void drains(void **state)
@@ -580,6 +655,8 @@ static const struct CMUnitTest tests[] = {
     T(backoff_doubles),
     T(unreadable_model),
     T(stuck_is_killed),
+    T(mute_is_killed),
+    T(stopped_while_idle),
     T(drains),
     T(drain_ends),
     T(last_lines_are_kept),
