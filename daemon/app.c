@@ -214,16 +214,12 @@ static void on_ready(void *arg, const char *instance)
     }
 }
 
-static void on_trouble(void *arg, const char *instance, const struct err *why)
+static void on_trouble(void *arg, const char *instance, enum alarm_engine kind,
+                       const char *why)
 {
     struct app *a = arg;
-    char id[96];
 
-    snprintf(id, sizeof(id), "instance.failed %.64s", instance);
-    if (why)
-        alarm_raise(a->alarms, id, ALARM_MAJOR, why->msg);
-    else
-        alarm_clear(a->alarms, id);
+    alarm_engine(a->alarms, kind, instance, why);
 }
 
 static int start_fleet(struct app *a, struct err *e)

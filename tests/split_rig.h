@@ -34,6 +34,7 @@ struct side {
     int fd[8], n_arenas;
     bool gone;
     char notes[1024]; /* of its tiers, one after the other */
+    bool alarm;       /* as they told last */
 };
 
 /* What the daemon knows of a request. */
@@ -140,9 +141,12 @@ static void keep_note(struct side *s, enum wire_kind kind, const void *p)
 {
     size_t n = strlen(s->notes);
 
-    if (kind == WIRE_NOTE)
-        snprintf(s->notes + n, sizeof(s->notes) - n, "%s\n",
-                 ((const struct wire_note *)p)->text);
+    const struct wire_note *note = p;
+
+    if (kind != WIRE_NOTE)
+        return;
+    snprintf(s->notes + n, sizeof(s->notes) - n, "%s\n", note->text);
+    s->alarm = note->alarm ? note->alarm == WIRE_ALARM_RAISE : s->alarm;
 }
 
 /* What it says until all of it is told that there is to know. */

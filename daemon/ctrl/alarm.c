@@ -13,6 +13,15 @@
 
 enum { ALARMS_MAX = 1024, ENDED_MAX = 64 };
 
+static const struct {
+    const char *name;
+    enum alarm_severity severity;
+} engine_alarms[] = {
+#define X(id, name, severity) {name, ALARM_##severity},
+    ALARM_ENGINE_MAP(X)
+#undef X
+};
+
 struct alarms {
     alarm_fn changed;
     void *arg;
@@ -115,6 +124,27 @@ void alarm_clear(struct alarms *a, const char *id)
     pthread_mutex_unlock(&a->lock);
     if (x && a->changed)
         a->changed(a->arg, &copy);
+}
+
+enum alarm_engine alarm_engine_named(const char *name)
+{
+    int k = 0;
+
+    while (k < ALARM_ENGINE_COUNT && strcmp(engine_alarms[k].name, name))
+        k++;
+    return (enum alarm_engine)k;
+}
+
+void alarm_engine(struct alarms *a, enum alarm_engine kind, const char *engine,
+                  const char *why)
+{
+    char id[sizeof(((struct alarm_status *)0)->id)];
+
+    snprintf(id, sizeof(id), "%s %.64s", engine_alarms[kind].name, engine);
+    if (why)
+        alarm_raise(a, id, engine_alarms[kind].severity, why);
+    else
+        alarm_clear(a, id);
 }
 
 int alarms_list(struct alarms *a, struct alarm_status *ret, int max)

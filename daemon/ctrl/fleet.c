@@ -414,12 +414,13 @@ static void on_ready(void *arg, const char *instance)
         f->cfg.ready(f->cfg.arg, instance);
 }
 
-static void on_trouble(void *arg, const char *instance, const struct err *why)
+static void on_trouble(void *arg, const char *instance, enum alarm_engine kind,
+                       const char *why)
 {
     struct fleet *f = arg;
 
     if (f->cfg.trouble)
-        f->cfg.trouble(f->cfg.arg, instance, why);
+        f->cfg.trouble(f->cfg.arg, instance, kind, why);
 }
 
 int fleet_new(const struct fleet_cfg *cfg, struct fleet **ret, struct err *e)

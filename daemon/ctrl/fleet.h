@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/ctrl/alarm.h"
 #include "daemon/ctrl/loader.h"
 
 struct conf;
@@ -38,9 +39,9 @@ struct fleet_cfg {
     const char *program;      /* the engine */
     int64_t memory_bytes;     /* that engines may use together; 0 = of this machine */
     void (*ready)(void *arg, const char *instance); /* each time one becomes ready */
-    /* Its engine cannot be started, each time; why NULL: it is ready or wanted no more.
-     */
-    void (*trouble)(void *arg, const char *instance, const struct err *why);
+    /* Its engine is in trouble, each time; why NULL: not any more, or it is gone. */
+    void (*trouble)(void *arg, const char *instance, enum alarm_engine kind,
+                    const char *why);
     void *arg;
     /* For tests; NULL and 0: the model's file, the estimate, the documented times. */
     loader_open_fn open;

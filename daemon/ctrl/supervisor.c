@@ -215,8 +215,13 @@ static void on_note(void *arg, const struct wire_note *n)
 {
     struct supervisor *s = arg;
 
+    bool bad = n->alarm == WIRE_ALARM_RAISE;
+    enum alarm_engine kind = alarm_engine_named(n->action);
+
     log_warn("%s: %s", s->cfg.instance, n->text);
-    supervisor_note(s, n->action, "ok", n->text);
+    supervisor_note(s, n->action, bad ? "failed" : "ok", n->text);
+    if (n->alarm && kind < ALARM_ENGINE_COUNT)
+        supervisor_trouble(s, kind, bad ? n->text : NULL);
 }
 
 static void on_finish(void *arg, const struct wire_finish *w)
@@ -270,6 +275,8 @@ static void on_gone(void *arg, bool asked, const struct err *why)
     child_lines(s->child, s->lines, sizeof(s->lines));
     child_free(s->child);
     s->child = NULL;
+    for (int k = 0; k < ALARM_ENGINE_COUNT; k++)
+        supervisor_trouble(s, (enum alarm_engine)k, NULL);
     if (s->told && s->cfg.facts)
         s->cfg.facts(s->cfg.arg, NULL);
     s->told = false;

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/ctrl/alarm.h"
 #include "daemon/ctrl/loader.h"
 
 struct err;
@@ -61,6 +62,9 @@ struct supervisor_cfg {
     /* What the engine said when it was ready (NULL: it is gone), and of moves. */
     void (*facts)(void *arg, const struct wire_ready *r);
     void (*moved)(void *arg, const struct wire_moved *m);
+    /* Of one that runs: SILENT, KV_DISK; why NULL: it is well again, or gone. Said again
+     * now and then while it lasts. */
+    void (*trouble)(void *arg, enum alarm_engine kind, const char *why);
     void *arg;
 };
 

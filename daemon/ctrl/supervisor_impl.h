@@ -39,6 +39,7 @@ struct supervisor {
     bool has_policy; /* other than the options */
     struct wire_policy policy;
     bool told; /* the child was ready: it may be told things */
+    char trouble[ALARM_ENGINE_COUNT][256]; /* what is wrong with it now; "" nothing */
     struct err stop_why;
     char lines[SUPERVISOR_LINES];
 };
@@ -57,6 +58,9 @@ void supervisor_heard(struct supervisor *s);
 /* The timer's; how long until it looks again. */
 void supervisor_tick(void *supervisor);
 int64_t supervisor_tick_us(const struct supervisor *s);
+
+/* Something is wrong with the engine; why NULL: not any more. */
+void supervisor_trouble(struct supervisor *s, enum alarm_engine kind, const char *why);
 
 /* supervisor_tell.c: its CPUs, to an engine that is ready. */
 void supervisor_tell_cpus(struct supervisor *s);

@@ -83,6 +83,34 @@ static void look_for_stall(struct supervisor *s, int64_t now)
               s->cfg.instance, detail);
 }
 
+/* ---- alarms ---- */
+
+static void say_trouble(struct supervisor *s, enum alarm_engine kind)
+{
+    const char *why = s->trouble[kind];
+
+    if (s->cfg.trouble)
+        s->cfg.trouble(s->cfg.arg, kind, why[0] ? why : NULL);
+}
+
+void supervisor_trouble(struct supervisor *s, enum alarm_engine kind, const char *why)
+{
+    char *is = s->trouble[kind];
+
+    if (!why && !is[0])
+        return;
+    snprintf(is, sizeof(s->trouble[kind]), "%s", why ? why : "");
+    say_trouble(s, kind);
+}
+
+/* An engine that is replaced has the name of the one that comes, and ends its alarm. */
+static void say_again(struct supervisor *s)
+{
+    for (int k = 0; k < ALARM_ENGINE_COUNT; k++)
+        if (s->trouble[k][0])
+            say_trouble(s, (enum alarm_engine)k);
+}
+
 /* ---- signs of life ---- */
 
 void supervisor_watch_from_now(struct supervisor *s)
@@ -90,6 +118,7 @@ void supervisor_watch_from_now(struct supervisor *s)
     pulse_start(&s->pulse, clock_now_us(clock_real()));
     s->pulse_steps = metric_get(target_page(s->cfg.target), M_STEPS, 0);
     target_set_silent(s->cfg.target, 0);
+    supervisor_trouble(s, ALARM_ENGINE_SILENT, NULL);
 }
 
 static void tell_life(struct supervisor *s, bool alive, const char *detail)
@@ -109,6 +138,7 @@ void supervisor_heard(struct supervisor *s)
     if (!pulse_heard(&s->pulse))
         return;
     target_set_silent(s->cfg.target, 0);
+    supervisor_trouble(s, ALARM_ENGINE_SILENT, NULL);
     tell_life(s, true, detail);
 }
 
@@ -125,6 +155,7 @@ static void on_silent(struct supervisor *s, int64_t now)
         "%s",
         (double)s->pulse.quiet_us / 1e6, then);
     target_set_silent(s->cfg.target, now - s->pulse.quiet_us);
+    supervisor_trouble(s, ALARM_ENGINE_SILENT, detail);
     tell_life(s, false, detail);
 }
 
@@ -163,6 +194,7 @@ void supervisor_tick(void *arg)
 
     look_for_stall(s, now);
     look_for_life(s, now);
+    say_again(s);
     if (moved)
         s->moved_us = now;
     else if (limit && s->child && now - s->moved_us >= limit)

@@ -168,6 +168,13 @@ static void count_seats(struct unit *u)
     free(v);
 }
 
+static void on_trouble(void *arg, enum alarm_engine kind, const char *why)
+{
+    struct unit *u = arg;
+
+    u->env->trouble(u->env->arg, u->inst->name, kind, why);
+}
+
 static void on_ready(void *arg, const struct served *m)
 {
     struct unit *u = arg;
@@ -175,7 +182,7 @@ static void on_ready(void *arg, const struct served *m)
     (void)m;
     count_seats(u);
     u->was_ready = true;
-    u->env->trouble(u->env->arg, u->inst->name, NULL);
+    on_trouble(u, ALARM_ENGINE_FAILED, NULL);
     u->env->ready(u->env->arg, u->inst->name);
     u->env->news(u->env->arg);
 }
@@ -204,7 +211,7 @@ static void on_failed(void *arg, const struct err *why)
 
     explain(u, why, &e);
     if (u->phase == UNIT_RUNS)
-        u->env->trouble(u->env->arg, u->inst->name, &e);
+        on_trouble(u, ALARM_ENGINE_FAILED, e.msg);
     if (u->failed || u->was_ready)
         return;
     u->failed = true;
@@ -296,6 +303,7 @@ static int new_supervisor(struct unit *u, struct err *e)
         .stopped = on_stopped,
         .facts = unit_experts_ready,
         .moved = unit_experts_moved,
+        .trouble = on_trouble,
         .arg = u,
     };
     char name[96], *file = NULL;
@@ -548,7 +556,7 @@ void unit_leave(struct unit *u, int64_t drain_s, const struct err *why,
     snprintf(u->reason, sizeof(u->reason), "%s", reason ? reason : "");
     supervisor_drain(u->sup, true);
     if (u->failed)
-        u->env->trouble(u->env->arg, u->inst->name, NULL);
+        on_trouble(u, ALARM_ENGINE_FAILED, NULL);
     if (!unit_ready(u))
         end(u);
     u->env->news(u->env->arg);

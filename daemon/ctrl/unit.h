@@ -14,6 +14,7 @@
 
 #include "base/err.h"
 #include "base/list.h"
+#include "daemon/ctrl/alarm.h"
 #include "daemon/ctrl/loader.h"
 #include "daemon/ctrl/rankview.h"
 #include "topo/layout.h"
@@ -45,7 +46,8 @@ struct unit_env {
     int64_t backoff_us, stop_us; /* 0 = as documented */
     void (*news)(void *arg);     /* something changed: look again, soon */
     void (*ready)(void *arg, const char *instance);
-    void (*trouble)(void *arg, const char *instance, const struct err *why);
+    void (*trouble)(void *arg, const char *instance, enum alarm_engine kind,
+                    const char *why);
     void *arg;
 };
 

@@ -36,6 +36,7 @@ struct engine_tiers {
     void *arg;
     int n_out;      /* jobs at the disk */
     bool told_busy; /* that the file is in use, or cannot be had */
+    bool alarm;     /* the daemon was told to raise one */
     bool failing;   /* told; no writes until again_us */
     bool by_write;  /* what failed */
     bool gone;      /* the file has no name any more: it is opened anew */
@@ -77,10 +78,12 @@ int engine_tiers_fit(const struct engine_cfg *cfg, size_t block_bytes, uint64_t 
 
 /* ---- telling ---- */
 
-static void tell(struct engine_tiers *t, const char *text)
+static void tell(struct engine_tiers *t, enum wire_alarm alarm, const char *text)
 {
-    struct wire_note n = {0};
+    struct wire_note n = {.alarm = alarm};
 
+    if (alarm)
+        t->alarm = alarm == WIRE_ALARM_RAISE;
     snprintf(n.action, sizeof(n.action), "kv.disk");
     snprintf(n.text, sizeof(n.text), "%s", text);
     wire_send(t->conn, WIRE_NOTE, &(struct wire_part){&n, sizeof(n)}, 1, NULL);
@@ -102,7 +105,7 @@ static void on_fault(struct engine_tiers *t, int why, bool write)
     snprintf(text, sizeof(text), "KV on disk fails ('%.80s': %.40s): it stays in memory",
              t->cfg->kv_file,
              why == ENOENT ? "the file was removed" : strerrordesc_np(why));
-    tell(t, text);
+    tell(t, WIRE_ALARM_RAISE, text);
 }
 
 static void on_well(struct engine_tiers *t)
@@ -111,7 +114,7 @@ static void on_well(struct engine_tiers *t)
         return;
     t->failing = false;
     kvtier_hold_writes(t->tier, false);
-    tell(t, "KV goes to disk again");
+    tell(t, WIRE_ALARM_CLEAR, "KV goes to disk again");
 }
 
 /* ---- jobs ---- */
@@ -163,7 +166,8 @@ static void on_disk(void *arg, int fd, uint32_t events)
         t->n_out--;
         t->torn += d.torn;
         if (d.torn && t->torn == 1)
-            tell(t, "a block on disk is not as it was written: it is computed again");
+            tell(t, WIRE_ALARM_NONE,
+                 "a block on disk is not as it was written: it is computed again");
         if (d.why)
             on_fault(t, d.why, d.write);
         else if (d.ok && d.write == t->by_write)
@@ -223,7 +227,7 @@ static int open_file(struct engine_tiers *t, struct err *e)
     if (make_folder(c.path, e) < 0 || kvdisk_open(&c, found, t, &t->disk, e) < 0)
         return -1;
     if (kvdisk_note(t->disk)[0])
-        tell(t, kvdisk_note(t->disk));
+        tell(t, WIRE_ALARM_NONE, kvdisk_note(t->disk));
     return loop_fd_add(t->loop, kvdisk_fd(t->disk), EPOLLIN, on_disk, t, &t->fd, e);
 }
 
@@ -236,11 +240,13 @@ static void try_file(struct engine_tiers *t)
     if (open_file(t, &e) == 0) {
         t->told_busy = false;
         kvtier_hold_writes(t->tier, false);
+        if (t->alarm && !t->failing)
+            tell(t, WIRE_ALARM_CLEAR, "the file of KV on disk is there again");
         return;
     }
     loop_timer_set(t->timer, clock_now_us(clock_real()) + AGAIN_US);
     if (!t->told_busy)
-        tell(t, e.msg);
+        tell(t, e.code == ERR_BUSY ? WIRE_ALARM_NONE : WIRE_ALARM_RAISE, e.msg);
     t->told_busy = true;
 }
 

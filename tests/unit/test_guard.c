@@ -139,6 +139,20 @@ static void raise_and_clear(void **state)
     assert_string_equal(list[2].id, "instance.failed main");
     assert_true(list[2].ended_ms > 0 && list[0].ended_ms == 0);
     assert_int_equal(alarms_list(a, list, 1), 1);
+    alarm_engine(a, ALARM_ENGINE_SILENT, "main:2", "no sign of life");
+    alarm_engine(a, ALARM_ENGINE_KV_DISK, "main:2", "the disk is full");
+    assert_int_equal(alarms_list(a, list, 8), 5);
+    assert_string_equal(list[2].id, "instance.silent main:2");
+    assert_int_equal(list[2].severity, ALARM_MAJOR);
+    assert_string_equal(list[3].id, "kv.disk main:2");
+    assert_int_equal(list[3].severity, ALARM_WARNING);
+    alarm_engine(a, ALARM_ENGINE_SILENT, "main:2", NULL);
+    alarm_engine(a, ALARM_ENGINE_FAILED, "main:2", NULL); /* it was not */
+    assert_int_equal(alarms_list(a, list, 8), 5);
+    assert_string_equal(list[2].id, "kv.disk main:2");
+    assert_true(list[3].ended_ms > 0);
+    assert_int_equal(alarm_engine_named("kv.disk"), ALARM_ENGINE_KV_DISK);
+    assert_int_equal(alarm_engine_named("kv"), ALARM_ENGINE_COUNT);
     alarms_free(a);
     alarms_free(NULL);
 }

@@ -31,6 +31,7 @@ struct fix {
     struct supervisor_cfg cfg;
     int page_fd, ranks_fd, experts_fd, trace_fd, ready;
     char fake[32], *args[1];
+    char silent[256]; /* why that was told last; "" it is well */
 };
 
 static int n_opens, n_bad_opens;
@@ -52,6 +53,14 @@ static void on_ready(void *arg, const struct served *m)
 
     assert_string_equal(m->name, "model");
     f->ready++;
+}
+
+static void on_trouble(void *arg, enum alarm_engine kind, const char *why)
+{
+    struct fix *f = arg;
+
+    assert_int_equal(kind, ALARM_ENGINE_SILENT);
+    snprintf(f->silent, sizeof(f->silent), "%s", why ? why : "");
 }
 
 static int set_up(void **state)
@@ -89,6 +98,7 @@ static int set_up(void **state)
         .n_args = 1,
         .open = fake_open,
         .ready = on_ready,
+        .trouble = on_trouble,
         .arg = f,
     };
     supervisor_cfg_times(&f->cfg);
@@ -468,14 +478,18 @@ static void mute_is_killed(void **state)
     assert_int_equal(router_ready(f->r, &e), -1);
     assert_non_null(strstr(e.msg, "no sign of life for "));
     assert_true(metric_get(f->page, M_READY, 0) == 0);
+    assert_non_null(strstr(f->silent, "no sign of life for "));
+    assert_non_null(strstr(f->silent, "it is restarted after 0.4 s"));
     ask(f, &s); /* a step that ends is a sign too */
     UNTIL(f, s.finishes);
     assert_int_equal(s.reason, FINISH_LENGTH);
     until_state(f, INSTANCE_READY);
+    assert_string_equal(f->silent, "");
     assert_string_equal(status(f).error, "");
     assert_int_equal(router_ready(f->r, &e), 0);
     until_state(f, INSTANCE_BACKOFF);
     assert_non_null(strstr(status(f).error, "the engine has not answered for "));
+    assert_string_equal(f->silent, "");
     assert_int_equal(status(f).restarts, 0);
 }
 

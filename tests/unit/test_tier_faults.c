@@ -120,6 +120,7 @@ static void test_full(void **state)
     signal(SIGXFSZ, SIG_IGN);
     limit_files(4096); /* a write beyond it fails, as on a full disk */
     until_told(&w, "KV on disk fails");
+    assert_true(s.alarm);
     double failed = metric_get(s.page, M_KV_TIER_FAILED, 0);
     for (int i = 0; i < 3; i++)
         ask_round(&w, false);
@@ -128,6 +129,7 @@ static void test_full(void **state)
     assert_true(metric_get(s.page, M_KV_TIER_FAILED, 0) <= failed + 4 * 16);
     limit_files(RLIM_INFINITY);
     until_told(&w, "KV goes to disk again");
+    assert_false(s.alarm);
     end(&w);
 }
 
@@ -143,6 +145,7 @@ static void test_removed(void **state)
     assert_int_equal(rmdir(folder), 0);
     until_told(&w, "the file was removed");
     until_told(&w, "KV goes to disk again");
+    assert_false(s.alarm);
     assert_int_equal(stat(file, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
     double hits = metric_get(s.page, M_KV_TIER_HITS, 1);
@@ -163,6 +166,7 @@ static void test_cut(void **state)
         ask_round(&w, false);
     assert_int_equal(truncate(file, 4096 + 100), 0);
     until_told(&w, "not as it was written");
+    assert_false(s.alarm);
     for (int i = 0; i < 2; i++)
         ask_round(&w, false);
     end(&w);
@@ -182,6 +186,7 @@ static void test_no_place(void **state)
     ask_round(&w, false);
     assert_non_null(strstr(s.notes, file));
     assert_int_equal(count(s.notes, "\n"), 1);
+    assert_true(s.alarm);
     assert_int_equal(unlink(folder), 0);
     for (int64_t until = clock_now_us(clock_real()) + (int64_t)DEADLINE_S * 1000000;
          metric_get(s.page, M_KV_TIER_HITS, 1) == 0;) {
@@ -189,6 +194,7 @@ static void test_no_place(void **state)
         ask_round(&w, false);
         run(&w, 20000);
     }
+    assert_false(s.alarm);
     end(&w);
 }
 
