@@ -123,7 +123,10 @@ void supervisor_watch_from_now(struct supervisor *s)
 
 static void tell_life(struct supervisor *s, bool alive, const char *detail)
 {
-    supervisor_note(s, "engine.silent", alive ? "ok" : "failed", detail);
+    char row[256];
+
+    snprintf(row, sizeof(row), "%s: %s", s->cfg.instance, detail);
+    supervisor_note(s, "engine.silent", alive ? "ok" : "failed", row);
     log_about(alive ? LOG_LV_INFO : LOG_LV_WARN,
               &(struct log_about){.instance = s->cfg.instance}, "'%s': %s",
               s->cfg.instance, detail);

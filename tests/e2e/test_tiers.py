@@ -2,6 +2,7 @@
 also after a restart; the text is the same with and without; a torn file is passed over."""
 import os
 import random
+import resource
 import signal
 import stat
 
@@ -88,3 +89,18 @@ def test_wiped_is_gone(tiers, first):
     wait_for(lambda: kv(tiers)["host_blocks"] == 0 and os.stat(path).st_size <= 4096, 10)
     again = [ask(tiers, p) for p in PROMPTS[:4]]
     assert [t for t, _ in again] == [t for t, _ in first[:4]]
+
+
+def test_a_full_disk_is_an_alarm(tiers, first):
+    """As long as it is one; requests are answered all the while."""
+    def raised():
+        ask(tiers, [RNG.randrange(1000, 40000) for _ in range(250)])  # pushes others out
+        return any(a["id"] == "kv.disk main" and a["active"]
+                   for a in tiers.local("/api/v1/alarms")["alarms"])
+
+    assert not raised()
+    pid = tiers.instance()["pid"]
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    wait_for(raised, 30)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    wait_for(lambda: not raised(), 30)
