@@ -8,10 +8,11 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/load_search.h"
 #include "ctl/args.h"
 #include "ctl/file.h"
 
-enum { TRACE_MAX_BYTES = 256 << 20, REQUESTS = 100, POINT_S = 120, LEAST = 20 };
+enum { TRACE_MAX_BYTES = 256 << 20, REQUESTS = 100, POINT_S = 120 };
 
 /* A number of lo..hi; `missing` where the word is not there. */
 static int number(const struct args *a, const char *word, double lo, double hi,
@@ -140,6 +141,9 @@ int load_plan_read(const struct args *a, const json_t *offer, struct load_plan *
     ret->png = args_get(a, "png");
     ret->price = offered(offer, "price");
     ret->max_seqs = (int)offered(offer, "max_seqs");
+    ret->step_tok = (int)offered(offer, "prefill_step_tok");
+    ret->prefill_parts = (int)offered(offer, "prefill_parts");
+    ret->decode_parts = (int)offered(offer, "decode_parts");
     ret->work.n_vocab = (int)offered(offer, "vocab");
     ret->work.max_tok = (int)offered(served, "ctx");
     ret->devices = (int)offered(served, "devices");
@@ -151,7 +155,8 @@ int load_plan_read(const struct args *a, const json_t *offer, struct load_plan *
         return err_set(e, ERR_INTERNAL, "the daemon does not say what is served");
     if (read_slo(a, offer, ret, e) < 0 || read_lengths(a, ret, e) < 0 ||
         read_arrival(a, ret, e) < 0 ||
-        count(a, "requests", LEAST, LOAD_MAX_REQUESTS, REQUESTS, &ret->requests, e) < 0 ||
+        count(a, "requests", LOAD_LEAST, LOAD_MAX_REQUESTS, REQUESTS, &ret->requests, e) <
+            0 ||
         number(a, "temperature", 0, 2, 0, &ret->temperature, e) < 0) {
         load_plan_done(ret);
         return -1;
@@ -167,9 +172,7 @@ void load_plan_done(struct load_plan *p)
 
 int load_plan_count(const struct load_plan *p, double rate)
 {
-    double come = ceil(rate * (double)p->point_s);
-
-    return come >= p->requests ? p->requests : come < LEAST ? LEAST : (int)come;
+    return load_search_count(p->requests, p->point_s, rate);
 }
 
 static json_t *dist(const struct load_dist *d)

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "base/json.h"
-#include "ctl/load_stat.h"
+#include "base/load_stat.h"
 #include "ctl/load_trace.h"
 #include "ctl/load_work.h"
 
@@ -25,7 +25,10 @@ struct load_plan {
     double temperature;
     double price; /* of a device for an hour; 0 not known */
     int max_seqs, devices;
-    const char *quality, *png; /* borrowed from the arguments; NULL none */
+    int step_tok;                    /* of who computes prompts */
+    int prefill_parts, decode_parts; /* devices or threads of who computes prompts and of
+                                        who answers; 0 not known */
+    const char *quality, *png;       /* borrowed from the arguments; NULL none */
     char model[128], instance[64];
 };
 

@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "ctl/load_search.h"
+#include "base/load_search.h"
 #include "ctl/load_send.h"
 
 enum { ALONE = 3, BATCH = 8, BATCH_TOK = 24, BATCH_IN = 8, DRAIN_S = 60, COST_S = 300 };
@@ -124,29 +124,57 @@ static void means(const struct load_run *r, double *ret_in, double *ret_out)
 /* Parts of the seed that no rate uses. */
 static const uint64_t part_cost = UINT64_C(1) << 40;
 
-static int measure_cost(struct load_run *r, struct err *e)
+/* The start of a step from two prompts that one step takes each; the cost of a token from
+ * the mean prompt, so that what its later tokens cost more is in it. */
+static int measure_prefill(struct load_run *r, struct err *e)
 {
     const struct load_plan *p = r->plan;
-    double in, out, t_long, t_short, one, many, ttft;
-    int batch = p->max_seqs < BATCH ? p->max_seqs : BATCH, n_long, n_short, room;
+    double in, out, t[3] = {0};
+    int room = p->work.max_tok - BATCH_TOK - 1,
+        step = p->step_tok > 0 ? p->step_tok : room, n[3], steps;
 
     means(r, &in, &out);
-    room = p->work.max_tok - BATCH_TOK - 1;
-    n_long = in < 64 ? 64 : (int)in;
-    n_long = n_long > room ? room : n_long;
-    n_short = n_long / 4 > 0 ? n_long / 4 : 1;
-    say(r, "what a step costs: prompts alone, answers in batches");
-    if (alone(r, n_short, part_cost, &t_short, e) < 0 || /* also warms it */
-        alone(r, n_long, part_cost + 10, &t_long, e) < 0 ||
-        alone(r, n_short, part_cost + 20, &t_short, e) < 0 ||
-        at_once(r, 1, BATCH_IN, BATCH_TOK, part_cost + 30, &ttft, &one, e) < 0 ||
-        at_once(r, batch, BATCH_IN, BATCH_TOK, part_cost + 40, &ttft, &many, e) < 0)
-        return err_wrap(e, "what a step costs");
-    r->cost.prefill_tok_ms =
-        t_long > t_short ? (t_long - t_short) / (n_long - n_short) : 0;
-    r->cost.prefill_ms = fmax(0, t_short - r->cost.prefill_tok_ms * n_short);
+    n[2] = in < 64 ? 64 : (int)in;
+    n[2] = n[2] > room ? room : n[2];
+    n[1] = n[2] > step ? step : n[2];
+    n[0] = n[1] / 4 > 0 ? n[1] / 4 : 1;
+    if (alone(r, n[0], part_cost, &t[0], e) < 0 || /* warms it */
+        alone(r, n[1], part_cost + 10, &t[1], e) < 0 ||
+        alone(r, n[0], part_cost + 20, &t[0], e) < 0)
+        return -1;
+    t[2] = t[1];
+    if (n[2] > n[1] && alone(r, n[2], part_cost + 30, &t[2], e) < 0)
+        return -1;
+    steps = (n[2] + step - 1) / step;
+    r->cost.prefill_ms =
+        fmax(0, t[0] - fmax(0, t[1] - t[0]) / fmax(1, n[1] - n[0]) * n[0]);
+    r->cost.prefill_ms = fmin(r->cost.prefill_ms, t[2] / steps);
+    r->cost.prefill_tok_ms = (t[2] - steps * r->cost.prefill_ms) / n[2];
+    return 0;
+}
+
+static int measure_decode(struct load_run *r, struct err *e)
+{
+    int batch = r->plan->max_seqs < BATCH ? r->plan->max_seqs : BATCH;
+    double v[ALONE], ttft, one, many;
+
+    for (int i = 0; i < ALONE; i++)
+        if (at_once(r, 1, BATCH_IN, BATCH_TOK, part_cost + 40 + (uint64_t)i, &ttft, &v[i],
+                    e) < 0)
+            return -1;
+    one = median(v, ALONE);
+    if (at_once(r, batch, BATCH_IN, BATCH_TOK, part_cost + 50, &ttft, &many, e) < 0)
+        return -1;
     r->cost.decode_seq_ms = many > one && batch > 1 ? (many - one) / (batch - 1) : 0;
     r->cost.decode_ms = fmax(0, one - r->cost.decode_seq_ms);
+    return 0;
+}
+
+static int measure_cost(struct load_run *r, struct err *e)
+{
+    say(r, "what a step costs: prompts alone, answers in batches");
+    if (measure_prefill(r, e) < 0 || measure_decode(r, e) < 0)
+        return err_wrap(e, "what a step costs");
     r->measured = true;
     return 0;
 }
@@ -165,35 +193,6 @@ static double first_guess(const struct load_run *r)
 
 /* ---- rates ---- */
 
-/* All runs of one rate so far, one behind the other. */
-struct tries {
-    struct load_seen *seen;
-    int n, runs;
-    int64_t end_us;
-    bool saturated;
-};
-
-static void add_try(struct tries *t, const struct load_seen *v, int n)
-{
-    int64_t end = 0;
-
-    t->seen = xrealloc(t->seen, (size_t)(t->n + n + 1) * sizeof(*t->seen));
-    for (int i = 0; i < n; i++) {
-        struct load_seen s = v[i];
-
-        end = s.end_us > end ? s.end_us : end;
-        s.at_us += t->end_us;
-        s.sent_us += t->end_us;
-        s.first_us += s.first_us >= 0 ? t->end_us : 0;
-        s.last_us += s.last_us >= 0 ? t->end_us : 0;
-        s.end_us += t->end_us;
-        t->seen[t->n++] = s;
-    }
-    t->end_us += end;
-    t->saturated |= load_saturated(v, n);
-    t->runs++;
-}
-
 /* Only those that ended, in their order. */
 static int ended_ones(struct load_seen *v, int n)
 {
@@ -206,7 +205,7 @@ static int ended_ones(struct load_seen *v, int n)
 }
 
 /* One run at this rate, added to the tries. After Ctrl-C: what had ended of it. */
-static int one_run(struct load_run *r, double rate, struct tries *t, struct err *e)
+static int one_run(struct load_run *r, double rate, struct load_tries *t, struct err *e)
 {
     const struct load_plan *p = r->plan;
     int n = load_plan_count(p, rate), come = 0, rc;
@@ -228,21 +227,10 @@ static int one_run(struct load_run *r, double rate, struct tries *t, struct err 
     if (rc < 0) /* what we ended is nobody's fault: it does not count */
         come = ended_ones(seen, come);
     if (come)
-        add_try(t, seen, come);
+        load_tries_add(t, seen, come);
     free(req);
     free(seen);
     return rc;
-}
-
-static void judge(const struct load_run *r, double rate, const struct tries *t,
-                  struct load_point *ret)
-{
-    const struct load_slo *slo = &r->plan->slo;
-
-    load_point(t->seen, t->n, rate, slo, ret);
-    ret->saturated = t->saturated;
-    ret->pass = !load_lost(t->n - ret->good, t->n, slo->target) && !t->saturated;
-    ret->sure |= t->saturated;
 }
 
 /* Kept by rising rate. */
@@ -257,7 +245,7 @@ static void add_point(struct load_run *r, const struct load_point *p)
 
 static int search(struct load_run *r, struct load_search *s, struct err *e)
 {
-    struct tries t = {.seen = NULL};
+    struct load_tries t = {.seen = NULL};
     double rate, at = 0;
     int rc = 0;
 
@@ -265,14 +253,13 @@ static int search(struct load_run *r, struct load_search *s, struct err *e)
         struct load_point p;
 
         if (rate != at) {
-            free(t.seen);
-            t = (struct tries){.seen = NULL};
+            load_tries_done(&t);
             at = rate;
         }
         rc = one_run(r, rate, &t, e);
         if (rc < 0 && !t.n)
             break;
-        judge(r, rate, &t, &p);
+        load_tries_judge(&t, rate, &r->plan->slo, &p);
         if (rc < 0) { /* stopped: shown, but no verdict */
             p.pass = p.sure = false;
             add_point(r, &p);
@@ -285,7 +272,7 @@ static int search(struct load_run *r, struct load_search *s, struct err *e)
                 r->progress(r->arg, NULL, &p);
         }
     }
-    free(t.seen);
+    load_tries_done(&t);
     r->goodput = s->pass;
     r->bound = s->fail;
     return rc;
@@ -371,13 +358,46 @@ static void put_money(const struct load_run *r, json_t *o)
                                                              : json_null());
 }
 
+static json_t *cost(const struct load_run *r)
+{
+    const struct load_plan *p = r->plan;
+
+    return json_pack("{s:f, s:f, s:f, s:f, s:i, s:i, s:i}", "prefill_ms",
+                     r->cost.prefill_ms, "prefill_tok_ms", r->cost.prefill_tok_ms,
+                     "decode_ms", r->cost.decode_ms, "decode_seq_ms",
+                     r->cost.decode_seq_ms, "step_tok", p->step_tok, "prefill_parts",
+                     p->prefill_parts, "decode_parts", p->decode_parts);
+}
+
+/* What came, the same at every rate: of each run of one a list of [when, prompt, answer],
+ * in thousandths of the mean gap and tokens; the first LOAD_KEPT of it. */
+static json_t *arrivals(const struct load_plan *p)
+{
+    int n = p->requests < LOAD_KEPT ? p->requests : LOAD_KEPT;
+    struct load_req *req = xcalloc((size_t)n, sizeof(*req));
+    json_t *all = json_array();
+
+    for (int t = 0; t < LOAD_TRIES; t++) {
+        json_t *one = json_array();
+
+        load_work_make(&p->work, 1, n, (uint64_t)t, req);
+        for (int i = 0; i < n; i++)
+            json_array_append_new(one, json_pack("[I, i, i]",
+                                                 (json_int_t)(req[i].at_us / 1000),
+                                                 req[i].n_in, req[i].n_out));
+        json_array_append_new(all, one);
+    }
+    free(req);
+    return all;
+}
+
 json_t *load_run_result(const struct load_run *r, bool complete)
 {
     const struct load_point *c = load_run_chosen(r);
     json_t *o = json_pack("{s:f, s:f, s:b, s:b, s:b}", "goodput", r->goodput,
                           "goodput_per_device", r->goodput / r->plan->devices, "complete",
                           complete, "sure", c && c->sure, "searched", r->plan->rate <= 0),
-           *points = json_array(), *sample = json_array();
+           *points = json_array();
 
     json_object_set_new(o, "bound", r->bound > 0 ? num(r->bound) : json_null());
     if (c) {
@@ -390,14 +410,7 @@ json_t *load_run_result(const struct load_run *r, bool complete)
         json_array_append_new(points, point(&r->point[i]));
     json_object_set_new(o, "points", points);
     if (r->measured)
-        json_object_set_new(
-            o, "cost",
-            json_pack("{s:f, s:f, s:f, s:f}", "prefill_ms", r->cost.prefill_ms,
-                      "prefill_tok_ms", r->cost.prefill_tok_ms, "decode_ms",
-                      r->cost.decode_ms, "decode_seq_ms", r->cost.decode_seq_ms));
-    for (int i = 0; i < r->n_sample; i++)
-        json_array_append_new(sample,
-                              json_pack("[i, i]", r->sample[i][0], r->sample[i][1]));
-    json_object_set_new(o, "sample", sample);
+        json_object_set_new(o, "cost", cost(r));
+    json_object_set_new(o, "arrivals", arrivals(r->plan));
     return o;
 }

@@ -1,9 +1,10 @@
 /* ctl/load_run.h - a whole load run: what a step costs, then rate after rate, then the
  * result as JSON.
  *
- * First, on an idle instance and one by one: prompts of two lengths with one token of
- * answer, and answers in batches of two sizes. Lines through these are the costs of a
- * step, which give the first rate to try and are kept for `pd advise`. One owner thread.
+ * First, on an idle instance and one by one: prompts with one token of answer, of two
+ * lengths that one step takes and of the mean one, and answers in batches of two sizes.
+ * These are the costs of a step, which give the first rate to try and are kept for `pd
+ * advise`; and so are the arrivals, to which it holds the other modes. One owner thread.
  */
 #ifndef CTL_LOAD_RUN_H
 #define CTL_LOAD_RUN_H
@@ -16,9 +17,10 @@
 struct err;
 struct wire;
 
-enum { LOAD_POINTS = 24, LOAD_TRIES = 3, LOAD_SAMPLE = 64 };
+enum { LOAD_POINTS = 24, LOAD_SAMPLE = 64, LOAD_KEPT = 256 };
 
-/* ms of a step: prompt + tok of a prompt alone, decode + seq of a batch alone. */
+/* ms of a step: prompt + tok of a prompt alone, decode + seq of a batch alone. What goes
+ * with a prompt but not with its length (the way of a request, too) is in the first. */
 struct load_cost {
     double prefill_ms, prefill_tok_ms, decode_ms, decode_seq_ms;
 };

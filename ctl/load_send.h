@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ctl/load_stat.h"
+#include "base/load_stat.h"
 #include "ctl/load_work.h"
 
 struct err;

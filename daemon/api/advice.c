@@ -2,9 +2,10 @@
  *
  * The newest complete search of an instance (or the run that is named) is the contract
  * that is asked about. Runs whose contracts agree with it in all but what is compared, on
- * as many devices, count as measured; costs of a step come from the newest of these that
- * had one pool, and how they scale from the newest such run on fewer devices. Gathered on
- * the control thread, computed on a worker. */
+ * as many devices, count as measured. Costs of a step come from the newest of these on
+ * all devices, else from the newest of all, whose pools had some each; how they scale
+ * from the newest run of the same model and lengths that measured them on another number,
+ * whatever its targets were. Gathered on the control thread, computed on a worker. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@
 
 enum {
     RUNS_MAX = 200,
-    SAMPLE_MAX = 256,
+    ARRIVALS_MAX = 256, /* of each run of a rate */
     MAX_INSTANCES = 64,
 };
 /* Where no handoff was seen yet: a message each way, and copies within one host. */
@@ -37,11 +38,11 @@ static const double HANDOFF_MS = 5, HANDOFF_BYTES_PER_MS = 2e6;
 struct question {
     struct pd_world world;
     struct pd_work work;
-    int sample[SAMPLE_MAX][2];
+    struct pd_arrival come[LOAD_TRIES][ARRIVALS_MAX];
     struct pd_run run[RUNS_MAX];
     int n_runs;
     int64_t against; /* the run that is the contract */
-    char instance[64], handoff[120], scaling[120];
+    char instance[64], handoff[120], scaling[200];
 };
 
 /* One stored run, parsed. */
@@ -140,101 +141,167 @@ static int mode_of(const struct parsed *p)
     return -1;
 }
 
-/* Costs of a step on all devices; false: the run tells none. */
+/* Costs of a step, and the devices that took so long; false: the run tells none. */
 static bool take_cost(const struct parsed *p, struct pd_world *w)
 {
     const json_t *c = json_object_get(p->result, "cost");
+    bool split = mode_of(p) == PD_SPLIT;
+    double prefill = num(c, "prefill_parts"), decode = num(c, "decode_parts");
 
-    if (!json_is_object(c) || mode_of(p) == PD_SPLIT)
+    if (!json_is_object(c) || (split && (prefill < 1 || decode < 1)))
         return false;
     w->prefill_ms = num(c, "prefill_ms");
     w->prefill_tok_ms = num(c, "prefill_tok_ms");
     w->decode_ms = num(c, "decode_ms");
     w->decode_seq_ms = num(c, "decode_seq_ms");
+    w->prefill_on = split ? (int)fmin(prefill, 1024) : parts(p);
+    w->decode_on = split ? (int)fmin(decode, 1024) : parts(p);
     return w->prefill_ms >= 0 && w->prefill_tok_ms >= 0 && w->decode_ms >= 0 &&
            w->decode_seq_ms >= 0 && w->prefill_ms + w->prefill_tok_ms > 0 &&
            w->decode_ms + w->decode_seq_ms > 0;
 }
 
-/* How long a step takes on fewer devices, by the newest run that says so. */
+/* The same model on the same rack, and prompts of the same lengths: a step of theirs
+ * costs the same. */
+static bool same_steps(const struct parsed *a, const struct parsed *b)
+{
+    static const char *const lengths[] = {"in", "trace", "divide", "max_tok"};
+    json_t *x = json_pack("{s:O}", "served", served(a)),
+           *y = json_pack("{s:O}", "served", served(b)), *shown = NULL;
+    bool yes = contract_compare(x, y, &shown, NULL) == 0;
+
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        json_t *p = json_object_get(json_object_get(a->contract, "work"), lengths[i]),
+               *q = json_object_get(json_object_get(b->contract, "work"), lengths[i]);
+
+        yes &= p == q || (p && q && json_equal(p, q));
+    }
+    json_decref(shown);
+    json_decref(x);
+    json_decref(y);
+    return yes;
+}
+
+/* The power that says how long a step takes on another number of devices; ret untouched
+ * where the two were on as many. */
+static void take_power(int on, double ms, int other_on, double other_ms, double *ret)
+{
+    bool more = other_on > on;
+
+    if (*ret == 0 && on > 0 && other_on > 0 && on != other_on)
+        *ret = pd_scale(more ? other_ms : ms, more ? ms : other_ms,
+                        more ? (double)other_on / on : (double)on / other_on);
+}
+
+/* How long a step takes on fewer devices, by the newest runs that say so. */
 static void take_scale(const struct parsed *v, int n, const struct parsed *ref,
                        struct question *q)
 {
-    struct pd_world *all = &q->world, some;
+    struct pd_world *w = &q->world, some;
+    int64_t id = 0;
 
-    snprintf(q->scaling, sizeof(q->scaling),
-             "assumed: half of the devices take twice as "
-             "long, for no run on fewer says");
     for (int i = 0; i < n; i++) {
-        double times = (double)parts(ref) / parts(&v[i]);
+        double before = w->prefill_scale + w->decode_scale;
 
-        if (times <= 1 || !alike(ref, &v[i]) || !take_cost(&v[i], &some))
+        if (!served(&v[i]) || !same_steps(ref, &v[i]) || !take_cost(&v[i], &some))
             continue;
-        all->prefill_scale = pd_scale(all->prefill_tok_ms, some.prefill_tok_ms, times);
-        all->decode_scale = pd_scale(all->decode_ms + all->decode_seq_ms,
-                                     some.decode_ms + some.decode_seq_ms, times);
+        take_power(w->prefill_on, w->prefill_tok_ms, some.prefill_on, some.prefill_tok_ms,
+                   &w->prefill_scale);
+        take_power(w->decode_on, w->decode_ms + w->decode_seq_ms, some.decode_on,
+                   some.decode_ms + some.decode_seq_ms, &w->decode_scale);
+        if (w->prefill_scale + w->decode_scale > before)
+            id = v[i].id;
+    }
+    if (w->prefill_scale > 0 && w->decode_scale > 0)
         snprintf(
             q->scaling, sizeof(q->scaling),
-            "measured, run %lld on %d of %d: a prompt takes %.2f, a decode step %.2f "
-            "times as long",
-            (long long)v[i].id, parts(&v[i]), parts(ref),
-            pow(times, all->prefill_scale > 0 ? all->prefill_scale : 1),
-            pow(times, all->decode_scale > 0 ? all->decode_scale : 1));
-        return;
-    }
+            "measured, run %lld: on half of the devices a prompt takes %.2f, a decode "
+            "step %.2f times as long",
+            (long long)id, pow(2, w->prefill_scale), pow(2, w->decode_scale));
+    else
+        snprintf(q->scaling, sizeof(q->scaling),
+                 "not known: a step on half of the devices may take 1.4 to 2 times as "
+                 "long; a run with other threads or devices says it");
+}
+
+/* Costs on all devices before those of pools; newest first. */
+static bool take_costs(const struct parsed *v, int n, const struct parsed *ref,
+                       struct pd_world *w)
+{
+    for (int split = 0; split < 2; split++)
+        for (int i = 0; i < n; i++)
+            if ((&v[i] == ref || (whole(&v[i]) && comparable(ref, &v[i]))) &&
+                (mode_of(&v[i]) == PD_SPLIT) == split && take_cost(&v[i], w))
+                return true;
+    return false;
 }
 
 static int take_runs(const struct parsed *v, int n, const struct parsed *ref,
                      struct question *q, struct err *e)
 {
-    bool costs = false;
-
-    for (int i = 0; i < n; i++) { /* newest first */
+    for (int i = 0; i < n; i++) {
         int m = mode_of(&v[i]);
 
         if (m < 0 || !whole(&v[i]) || !comparable(ref, &v[i]))
             continue;
-        costs = costs || take_cost(&v[i], &q->world);
         q->run[q->n_runs++] =
-            (struct pd_run){(enum pd_mode)m, v[i].id, num(v[i].result, "goodput")};
+            (struct pd_run){(enum pd_mode)m, v[i].id, num(v[i].result, "goodput"),
+                            num(v[i].result, "bound"),
+                            (int)num(json_object_get(v[i].result, "cost"), "step_tok")};
     }
-    if (!costs && !take_cost(ref, &q->world))
-        return err_set(e, ERR_UNAVAIL,
-                       "no run with this contract says what a step costs on all devices: "
-                       "measure the instance once in mode colocated or chunked");
+    if (!take_costs(v, n, ref, &q->world))
+        return err_set(
+            e, ERR_UNAVAIL,
+            "no run with this contract says what a step costs, and on how many "
+            "devices: measure the instance in mode colocated or chunked");
     take_scale(v, n, ref, q);
     return 0;
+}
+
+/* One run's requests; how many, up to the first that is none. */
+static int take_arrivals(const json_t *list, struct pd_arrival *ret)
+{
+    int n = 0;
+    size_t i;
+    json_t *v;
+
+    json_array_foreach((json_t *)list, i, v)
+    {
+        double at = json_number_value(json_array_get(v, 0)) / 1e3;
+        int64_t in = json_integer_value(json_array_get(v, 1)),
+                out = json_integer_value(json_array_get(v, 2));
+
+        if (n == ARRIVALS_MAX || in < 1 || out < 1 || in > 1 << 20 || out > 1 << 20 ||
+            !(at >= (n ? ret[n - 1].at : 0) && at < 1e9))
+            break;
+        ret[n++] = (struct pd_arrival){at, (int)in, (int)out};
+    }
+    return n;
 }
 
 static int take_work(const struct parsed *ref, struct question *q, struct err *e)
 {
     const json_t *slo = json_object_get(ref->contract, "slo"),
                  *work = json_object_get(ref->contract, "work"),
-                 *sample = json_object_get(ref->result, "sample");
+                 *arrivals = json_object_get(ref->result, "arrivals");
     struct pd_work *k = &q->work;
-    size_t i;
-    json_t *v;
 
-    json_array_foreach(sample, i, v)
-    {
-        int64_t in = json_integer_value(json_array_get(v, 0)),
-                out = json_integer_value(json_array_get(v, 1));
+    k->n_come = ARRIVALS_MAX;
+    for (int i = 0; i < LOAD_TRIES; i++) {
+        int n = take_arrivals(json_array_get(arrivals, (size_t)i), q->come[i]);
 
-        if (k->n_sample == SAMPLE_MAX || in < 1 || out < 1 || in > 1 << 20 ||
-            out > 1 << 20)
-            continue;
-        q->sample[k->n_sample][0] = (int)in;
-        q->sample[k->n_sample++][1] = (int)out;
+        k->come[i] = q->come[i];
+        k->n_come = n < k->n_come ? n : k->n_come;
     }
-    if (!k->n_sample)
-        return err_set(e, ERR_UNAVAIL, "run %lld does not say how long its requests were",
+    if (k->n_come < LOAD_LEAST)
+        return err_set(e, ERR_UNAVAIL,
+                       "run %lld does not say when its requests came and how long they "
+                       "were: measure again with llmctl load",
                        (long long)ref->id);
-    k->sample = (const int(*)[2])q->sample;
-    k->ttft_ms = num(slo, "ttft_ms");
-    k->tpot_ms = num(slo, "tpot_ms");
-    k->target = num(slo, "target");
-    k->cv2 = num(work, "burst") > 1 ? num(work, "burst") : 1;
-    k->seed = (uint64_t)num(work, "seed");
+    k->slo =
+        (struct load_slo){num(slo, "ttft_ms"), num(slo, "tpot_ms"), num(slo, "target")};
+    k->requests = (int)fmin(num(work, "requests"), 1e6);
+    k->point_s = (int64_t)fmin(num(work, "point_s"), 1e6);
     return 0;
 }
 
@@ -314,6 +381,7 @@ static int gather(struct conn *c, struct store *s, struct question *q, struct er
         q->against = ref->id;
         q->world = (struct pd_world){.devices = parts(ref),
                                      .step_tok = i ? (int)i->step_tok : 512,
+                                     .prefill_step_tok = i ? (int)i->prefill.step_tok : 0,
                                      .max_seqs = i ? (int)i->max_seqs : 64,
                                      .prefill_run = i ? (int)i->prefill_run : 4};
         rc = take_work(ref, q, e);
@@ -358,6 +426,8 @@ static void put_row(struct jw *w, const struct pd_row *r, double spread)
     jw_kbool(w, "measured", r->measured);
     put_number(w, "run", r->measured, (double)r->run);
     put_number(w, "goodput", r->possible, r->goodput);
+    put_number(w, "low", r->possible, r->low);
+    put_number(w, "high", r->possible, r->high);
     put_number(w, "predicted", r->possible, r->predicted);
     put_number(w, "error", r->measured, r->error);
     put_number(w, "prefill_devices", r->mode == PD_SPLIT && r->guess.prefill_devices > 0,
@@ -383,6 +453,11 @@ static void advise(struct conn *c)
     jw_kstr(&r.w, "scaling", q->scaling);
     jw_kbool(&r.w, "sure", a.sure);
     put_number(&r.w, "spread", true, a.spread);
+    put_number(&r.w, "pace", a.pace > 0, a.pace);
+    if (a.next < PD_MODES)
+        jw_kstr(&r.w, "next", pd_mode_name((enum pd_mode)a.next));
+    else
+        jw_knull(&r.w, "next");
     jw_key(&r.w, "modes");
     jw_arr(&r.w);
     for (int i = 0; i < PD_MODES; i++)

@@ -17,12 +17,20 @@ static void put_hints(struct conn *c, const struct subject *s, struct jw *w)
     struct conf *conf = c->h->cfg.confmgr ? confmgr_conf(c->h->cfg.confmgr) : NULL;
     const struct conf_instance *i;
     char name[SUBJECT_NAME];
+    int prefill, decode;
 
     subject_instance(s->m, name);
+    subject_parts(c, name, &prefill, &decode);
     i = conf ? conf_instance(conf, name) : NULL;
     jw_kint(w, "vocab", s->m->n_vocab);
     jw_kint(w, "max_seqs", i ? i->max_seqs : 64);
     jw_kint(w, "step_tok", i ? i->step_tok : 512);
+    jw_kint(w, "prefill_step_tok",
+            i && i->mode == CONF_SPLIT && i->prefill.step_tok ? i->prefill.step_tok
+            : i                                               ? i->step_tok
+                                                              : 512);
+    jw_kint(w, "prefill_parts", prefill);
+    jw_kint(w, "decode_parts", decode);
     jw_knum(w, "price", conf ? conf->cost.device_hour : 0);
     jw_knum(w, "ttft_ms", i ? i->slo.ttft_ms : 0);
     jw_knum(w, "tpot_ms", i ? i->slo.tpot_ms : 0);

@@ -186,6 +186,30 @@ int subject_put(struct conn *c, const struct subject *s, struct jw *w, struct er
     return 0;
 }
 
+void subject_parts(struct conn *c, const char *instance, int *ret_prefill,
+                   int *ret_decode)
+{
+    struct instance_status *s = xcalloc(MAX_INSTANCES, sizeof(*s));
+    int n = router_instances(c->h->router, s, MAX_INSTANCES), engines[2] = {0},
+        parts[2] = {0};
+
+    for (int i = 0; i < n; i++) {
+        const char *pool = strchr(s[i].name, '/');
+        int of = s[i].n_ranks > s[i].n_threads ? s[i].n_ranks : s[i].n_threads;
+
+        if (!belongs(s[i].name, instance) || s[i].state != INSTANCE_READY)
+            continue;
+        for (int k = 0; k < 2; k++)
+            if (!pool || pool[1] == "pd"[k]) {
+                engines[k]++;
+                parts[k] = of > 0 ? of : 1;
+            }
+    }
+    free(s);
+    *ret_prefill = engines[0] == 1 ? parts[0] : 0;
+    *ret_decode = engines[1] == 1 ? parts[1] : 0;
+}
+
 int subject_still(struct conn *c, const json_t *served, struct err *e)
 {
     const char *instance = json_string_value(json_object_get(served, "instance"));

@@ -28,6 +28,10 @@ void subject_free(void *arg);
 void subject_instance(const struct served *m, char ret[SUBJECT_NAME]);
 /* "served": {..}; UNAVAIL when no engine of it is ready. */
 int subject_put(struct conn *c, const struct subject *s, struct jw *w, struct err *e);
+/* Devices (or the threads of CPUs', where they are more) of the engine that prefills and
+ * of the one that decodes; 0 where that is no single engine. Control thread. */
+void subject_parts(struct conn *c, const char *instance, int *ret_prefill,
+                   int *ret_decode);
 /* Is what a contract says of us ("served") still so? The member that is not is named. */
 int subject_still(struct conn *c, const json_t *served, struct err *e);
 

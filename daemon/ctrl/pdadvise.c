@@ -8,10 +8,16 @@
 
 #include "daemon/ctrl/pdadvise_sim.h"
 
-enum { BISECT = 12 };
-static const double RATE_MIN = 1e-3, RATE_MAX = 1e5;
+/* The search is finer than that of a real run: there is no noise. */
+static const double RATE_MIN = 1e-3, RATE_MAX = 1e5, WIDTH = 0.02;
 /* A prediction may be off by so much even where those of the measured modes were not. */
 static const double DOUBT = 0.25;
+/* How devices scale where no run says it: half of them take 1.4 times as long to twice
+ * (nothing is lost between them); the middle is taken. */
+static const double SCALE_LOW = 0.5, SCALE_MID = 0.75, SCALE_HIGH = 1;
+/* Steps under load over those of an idle instance, at most, and at least 1 over it. */
+static const double PACE_MAX = 4;
+enum { PACE_STEPS = 8, POINTS = 40 };
 
 const char *pd_mode_name(enum pd_mode m)
 {
@@ -35,10 +41,10 @@ static double alone(const struct pd_world *w, const struct pd_work *k)
 {
     double ms = 0;
 
-    for (int i = 0; i < k->n_sample; i++)
-        ms += (w->prefill_ms + w->prefill_tok_ms * k->sample[i][0] +
-               (w->decode_ms + w->decode_seq_ms) * (k->sample[i][1] - 1)) /
-              k->n_sample;
+    for (int i = 0; i < k->n_come; i++)
+        ms += (w->prefill_ms + w->prefill_tok_ms * k->come[0][i].n_in +
+               (w->decode_ms + w->decode_seq_ms) * (k->come[0][i].n_out - 1)) /
+              k->n_come;
     return ms > 0 ? 1e3 / ms : 1;
 }
 
@@ -46,50 +52,79 @@ static double alone(const struct pd_world *w, const struct pd_work *k)
 static void highest(const struct pd_world *w, const struct pd_work *k, enum pd_mode m,
                     int prefill_devices, struct pd_guess *ret)
 {
-    double rate = alone(w, k), pass = 0, fail = 0;
-    struct pd_sim s, at = {.pass = false}, over = {.pass = false};
+    struct load_search search = {.guess = alone(w, k),
+                                 .min = RATE_MIN,
+                                 .max = RATE_MAX,
+                                 .width = WIDTH,
+                                 .points = POINTS,
+                                 .tries = 1};
+    struct pd_sim s, at = {.at.rate = 0}, over = {.at.rate = 0};
+    double rate;
 
-    for (int i = 0; i < 3 * BISECT; i++) {
+    while ((rate = load_search_rate(&search)) > 0) {
         pd_simulate(w, k, m, prefill_devices, rate, &s);
-        if (s.pass) {
-            pass = rate;
+        load_search_told(&search, s.at.pass, true);
+        if (s.at.pass && rate >= search.pass)
             at = s;
-        } else {
-            fail = rate;
+        if (!s.at.pass && rate <= search.fail)
             over = s;
-        }
-        if ((pass && fail && fail < pass * 1.02) || (s.pass && rate >= RATE_MAX) ||
-            (!s.pass && rate <= RATE_MIN))
-            break;
-        rate = pass && fail ? sqrt(pass * fail) : pass ? 2 * pass : fail / 2;
-        rate = rate < RATE_MIN ? RATE_MIN : rate > RATE_MAX ? RATE_MAX : rate;
     }
-    at = pass ? at : over;
-    *ret = (struct pd_guess){.goodput = pass,
+    at = search.pass > 0 ? at : over;
+    *ret = (struct pd_guess){.goodput = search.pass,
+                             .low = search.pass,
+                             .high = search.pass,
                              .prefill_devices = prefill_devices,
-                             .attainment = at.attainment,
-                             .ttft_p95 = at.ttft_p95,
-                             .tpot_p95 = at.tpot_p95,
+                             .attainment = at.at.attainment,
+                             .ttft_p95 = at.at.ttft.p95,
+                             .tpot_p95 = at.at.tpot.p95,
                              .step_over_decode = at.step_over_decode};
-    ret->limit = over.ttft_share < k->target && over.tpot_share < k->target ? "both"
-                 : over.ttft_share < over.tpot_share                        ? "ttft"
-                                                                            : "tpot";
+    ret->limit = over.at.ttft_share < k->slo.target && over.at.tpot_share < k->slo.target
+                     ? "both"
+                 : over.at.ttft_share < over.at.tpot_share ? "ttft"
+                                                           : "tpot";
+}
+
+/* With these scales, where they are not known. */
+static void predict_at(const struct pd_world *known, const struct pd_work *k,
+                       enum pd_mode m, double scale, struct pd_guess *ret)
+{
+    struct pd_world w = *known;
+    struct pd_guess g;
+
+    w.prefill_scale = w.prefill_scale > 0 ? w.prefill_scale : scale;
+    w.decode_scale = w.decode_scale > 0 ? w.decode_scale : scale;
+    if (m != PD_SPLIT) {
+        highest(&w, k, m, 0, ret);
+        return;
+    }
+    *ret = (struct pd_guess){.goodput = 0, .limit = "tpot"};
+    for (int n = 1; n < w.devices; n++) {
+        highest(&w, k, m, n, &g);
+        if (n == 1 || g.goodput > ret->goodput)
+            *ret = g;
+    }
+}
+
+static bool scale_matters(const struct pd_world *w, enum pd_mode m)
+{
+    bool part = (w->prefill_on > 0 && w->prefill_on < w->devices) ||
+                (w->decode_on > 0 && w->decode_on < w->devices);
+
+    return w->devices > 1 && (m == PD_SPLIT || part) &&
+           !(w->prefill_scale > 0 && w->decode_scale > 0);
 }
 
 void pd_predict(const struct pd_world *w, const struct pd_work *k, enum pd_mode m,
                 struct pd_guess *ret)
 {
+    const double ends[] = {SCALE_LOW, SCALE_HIGH};
     struct pd_guess g;
 
-    if (m != PD_SPLIT) {
-        highest(w, k, m, 0, ret);
-        return;
-    }
-    *ret = (struct pd_guess){.goodput = 0, .limit = "tpot"};
-    for (int n = 1; n < w->devices; n++) {
-        highest(w, k, m, n, &g);
-        if (n == 1 || g.goodput > ret->goodput)
-            *ret = g;
+    predict_at(w, k, m, SCALE_MID, ret);
+    for (int i = 0; i < 2 && scale_matters(w, m); i++) {
+        predict_at(w, k, m, ends[i], &g);
+        ret->low = fmin(ret->low, g.goodput);
+        ret->high = fmax(ret->high, g.goodput);
     }
 }
 
@@ -106,20 +141,66 @@ static const struct pd_run *run_of(const struct pd_run *runs, int n, enum pd_mod
     return best;
 }
 
-/* Mean of the logarithms of measured / predicted, so that it corrects the others. */
-static double correction(const struct pd_row *v, double *ret_spread)
+/* The world as the measured one of a row saw it. */
+static struct pd_world world_of(const struct pd_world *w, const struct pd_run *run)
+{
+    struct pd_world own = *w;
+
+    if (run && run->step_tok > 0 && run->mode == PD_SPLIT)
+        own.prefill_step_tok = run->step_tok;
+    else if (run && run->step_tok > 0)
+        own.step_tok = run->step_tok;
+    return own;
+}
+
+static void at_pace(struct pd_world *w, double pace)
+{
+    w->prefill_ms *= pace;
+    w->prefill_tok_ms *= pace;
+    w->decode_ms *= pace;
+    w->decode_seq_ms *= pace;
+}
+
+/* Mean logarithm of predicted over measured with steps so much longer; 0 without any. */
+static double off_at(const struct pd_world *w, const struct pd_work *k,
+                     const struct pd_run *runs, int n_runs, double pace)
 {
     double sum = 0;
     int n = 0;
 
-    *ret_spread = NAN;
-    for (int i = 0; i < PD_MODES; i++)
-        if (v[i].measured && isfinite(v[i].error)) {
-            sum -= log1p(v[i].error);
-            *ret_spread = fmax(n ? *ret_spread : 0, fabs(v[i].error));
-            n++;
-        }
-    return n ? exp(sum / n) : 1;
+    for (int m = 0; m < PD_MODES; m++) {
+        const struct pd_run *run = run_of(runs, n_runs, (enum pd_mode)m);
+        struct pd_world own = world_of(w, run);
+        struct pd_guess g;
+
+        if (!run || run->goodput <= 0)
+            continue;
+        at_pace(&own, pace);
+        predict_at(&own, k, (enum pd_mode)m, SCALE_MID, &g);
+        sum += log(fmax(g.goodput, RATE_MIN) / run->goodput);
+        n++;
+    }
+    return n ? sum / n : 0;
+}
+
+/* How much longer steps take than on the idle instance, by what was measured. */
+static double find_pace(const struct pd_world *w, const struct pd_work *k,
+                        const struct pd_run *runs, int n_runs)
+{
+    double low = -log(PACE_MAX), high = log(PACE_MAX), first;
+
+    first = off_at(w, k, runs, n_runs, 1);
+    if (fabs(first) <= WIDTH)
+        return 1;
+    for (int i = 0; i < PACE_STEPS; i++) {
+        double mid = i ? (low + high) / 2 : 0;
+
+        if ((i ? off_at(w, k, runs, n_runs, exp(mid)) : first) > 0)
+            low = mid;
+        else
+            high = mid;
+    }
+    return exp((low + high) / 2);
 }
 
 static void say_why(const struct pd_work *k, struct pd_row *r)
@@ -144,29 +225,56 @@ static void say_why(const struct pd_work *k, struct pd_row *r)
         snprintf(r->why, sizeof(r->why),
                  "%s%sttft p95 %.0f of %.0f ms, tpot p95 %.1f of %.1f "
                  "ms; above it %s fails first",
-                 pools, over, g->ttft_p95, k->ttft_ms, g->tpot_p95, k->tpot_ms,
+                 pools, over, g->ttft_p95, k->slo.ttft_ms, g->tpot_p95, k->slo.tpot_ms,
                  !strcmp(g->limit, "both") ? "both" : g->limit);
 }
 
 static void fill(const struct pd_world *w, const struct pd_work *k,
-                 const struct pd_run *runs, int n_runs, struct pd_row *v)
+                 const struct pd_run *runs, int n_runs, struct pd_advice *a)
 {
+    a->spread = NAN;
     for (int m = 0; m < PD_MODES; m++) {
-        struct pd_row *r = &v[m];
+        struct pd_row *r = &a->row[m];
         const struct pd_run *run = run_of(runs, n_runs, (enum pd_mode)m);
+        struct pd_world own = world_of(w, run);
 
         *r = (struct pd_row){.mode = (enum pd_mode)m, .error = NAN};
         r->possible = m != PD_SPLIT || w->devices > 1 || run;
         if (r->possible)
-            pd_predict(w, k, r->mode, &r->guess);
-        r->goodput = r->predicted = r->guess.goodput;
+            pd_predict(&own, k, r->mode, &r->guess);
+        r->predicted = r->guess.goodput;
         if (!run)
             continue;
         r->measured = true;
         r->run = run->id;
-        r->goodput = run->goodput;
-        if (run->goodput > 0 && r->predicted > 0)
+        r->goodput = r->low = run->goodput;
+        r->high = fmax(run->bound, run->goodput);
+        if (run->goodput > 0 && r->predicted > 0) {
             r->error = r->predicted / run->goodput - 1;
+            a->spread = fmax(isnan(a->spread) ? 0 : a->spread, fabs(r->error));
+        }
+    }
+}
+
+/* What was not measured, at the pace of what was; and how far it may be off. */
+static void correct(const struct pd_world *w, const struct pd_work *k,
+                    struct pd_advice *a)
+{
+    double off = 1 + fmax(isnan(a->spread) ? 0 : a->spread, DOUBT);
+    struct pd_world paced = *w;
+
+    at_pace(&paced, a->pace);
+    for (int i = 0; i < PD_MODES; i++) {
+        struct pd_row *r = &a->row[i];
+        struct pd_guess g = r->guess;
+
+        if (r->measured || !r->possible)
+            continue;
+        if (a->pace != 1)
+            pd_predict(&paced, k, r->mode, &g);
+        r->goodput = g.goodput;
+        r->low = g.low / off;
+        r->high = g.high * off;
     }
 }
 
@@ -190,52 +298,86 @@ static void put_in_order(struct pd_row *v)
         }
 }
 
-static const char *label(const struct pd_row *r)
+/* The largest of the others that may be as good as the best; NULL: it leads. */
+static const struct pd_row *rival(const struct pd_advice *a, bool measured)
 {
-    return r->measured ? "measured" : "predicted";
+    const struct pd_row *found = NULL;
+
+    for (int i = 1; i < PD_MODES; i++) {
+        const struct pd_row *r = &a->row[i];
+
+        if (r->measured == measured && r->high >= a->row[0].low && r->high > 0 &&
+            (!found || r->high > found->high))
+            found = r;
+    }
+    return found;
+}
+
+/* What is sure, and if that is not enough, what to measure next. */
+static void judge(struct pd_advice *a)
+{
+    const struct pd_row *best = &a->row[0], *open = rival(a, false);
+    bool measured = false;
+
+    for (int i = 0; i < PD_MODES; i++)
+        measured |= a->row[i].measured;
+    a->sure = best->goodput > 0 && measured && !open && !rival(a, true);
+    a->next = PD_MODES;
+    if (!a->sure && !best->measured)
+        a->next = best->mode;
+    else if (!a->sure && open)
+        a->next = open->mode;
+}
+
+static void put_row(char *ret, size_t size, const struct pd_row *r)
+{
+    if (r->measured)
+        snprintf(ret, size, "%s %.3g (measured)", pd_mode_name(r->mode), r->goodput);
+    else
+        snprintf(ret, size, "%s %.3g (predicted, %.3g to %.3g)", pd_mode_name(r->mode),
+                 r->goodput, r->low, r->high);
 }
 
 static void say_text(struct pd_advice *a)
 {
     const struct pd_row *best = &a->row[0], *next = &a->row[1];
-    char doubt[160] = "";
+    const struct pd_row *near = rival(a, false) ? rival(a, false) : rival(a, true);
+    char x[80], y[80];
 
-    if (best->goodput <= 0) {
+    put_row(x, sizeof(x), best);
+    put_row(y, sizeof(y), a->sure || !near ? next : near);
+    if (best->goodput <= 0 && best->high <= 0)
         snprintf(a->text, sizeof(a->text),
                  "No mode meets the SLO at any rate: it asks for more than these devices "
                  "do.");
-        return;
-    }
-    if (!a->sure)
-        snprintf(doubt, sizeof(doubt),
-                 " Not certain: measure %s%s%s with llmctl load and the same words.",
-                 best->measured ? "" : pd_mode_name(best->mode),
-                 best->measured || next->measured ? "" : " and ",
-                 next->measured ? "" : pd_mode_name(next->mode));
-    snprintf(a->text, sizeof(a->text),
-             "%s serves this SLO best: %.3g requests/s (%s), %s %.3g (%s).%s",
-             pd_mode_name(best->mode), best->goodput, label(best),
-             pd_mode_name(next->mode), next->goodput, label(next), doubt);
+    else if (a->sure)
+        snprintf(a->text, sizeof(a->text),
+                 "%s serves this SLO best, in requests/s: %s, then %s.",
+                 pd_mode_name(best->mode), x, y);
+    else if (a->next < PD_MODES)
+        snprintf(a->text, sizeof(a->text),
+                 "Not certain. In requests/s: %s, then %s%s. Measure %s next: its mode, "
+                 "then llmctl load with the same words.",
+                 x, y, near ? ", which is within the error" : "",
+                 pd_mode_name((enum pd_mode)a->next));
+    else
+        snprintf(
+            a->text, sizeof(a->text),
+            "Not certain: %s and %s requests/s are closer than a search tells apart. "
+            "Either will do; runs with more requests tell more.",
+            x, y);
 }
 
 void pd_advise(const struct pd_world *w, const struct pd_work *k,
                const struct pd_run *runs, int n_runs, struct pd_advice *ret)
 {
-    const struct pd_row *best = &ret->row[0], *next = &ret->row[1];
-    double fix, lead;
-
     memset(ret, 0, sizeof(*ret));
-    fill(w, k, runs, n_runs, ret->row);
-    fix = correction(ret->row, &ret->spread);
-    for (int i = 0; i < PD_MODES; i++)
-        if (!ret->row[i].measured)
-            ret->row[i].goodput = ret->row[i].predicted * fix;
+    fill(w, k, runs, n_runs, ret);
+    ret->pace = find_pace(w, k, runs, n_runs);
+    correct(w, k, ret);
     put_in_order(ret->row);
     for (int i = 0; i < PD_MODES; i++)
         say_why(k, &ret->row[i]);
-    lead = next->goodput > 0 ? best->goodput / next->goodput - 1 : INFINITY;
-    ret->sure =
-        best->goodput > 0 && ((best->measured && next->measured) ||
-                              (isfinite(ret->spread) && lead > fmax(ret->spread, DOUBT)));
+    judge(ret);
     say_text(ret);
 }

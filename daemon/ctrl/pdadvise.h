@@ -1,46 +1,58 @@
 /* daemon/ctrl/pdadvise.h - which of colocated, chunked and split serves an SLO best.
  * Pure.
  *
- * A mode that was measured (a load run with this contract) counts with what was measured.
- * The others are predicted: requests drawn from the measured ones arrive by Poisson in a
- * small world of queues whose steps cost what llmctl load found on the idle instance
+ * A mode that was measured (a load run with this contract) counts with what was measured:
+ * the highest rate that passed, below the least that failed. The others are predicted:
+ * what llmctl load would find with the same words. The requests of the measured run come
+ * again, at the same moments and as many as it sent, to a small world of queues whose
+ * steps cost what it found on the idle instance
  *
  *   step = start + prompt tokens * prefill_tok + sequences * decode_seq
  *
- * where start is that of a prompt alone, of a batch alone, or the larger of both, and the
- * rate is searched as llmctl load does. Split has two such worlds, each with its share of
- * the devices (a step takes all/share times as long, or as much as was measured on
- * fewer devices: pd_scale), and a handoff of T_fixed + S / B
- * for the last chunk, the others travelling while it is computed; all shares are tried.
+ * where start is that of a prompt alone, of a batch alone, or the larger of both; rates
+ * are judged and searched by its own rules (base/load_search.h). A short run flatters a
+ * mode whose queue grows slowly, and its few arrivals are not those of the long run: both
+ * are alike in what is measured and what is predicted.
+ *
+ * Split has two such worlds, each with its share of the devices, and a handoff of T_fixed
+ * + S / B for the last chunk, the others travelling while it is computed; all shares are
+ * tried. 1 / n of the devices take n to the power of `scale` times as long. Where no run
+ * tells it, SCALE_MID is taken, and both ends of what it may be give a range.
+ *
  * Where a mode is both measured and predicted, the quotient is the error of the others,
- * and they are corrected by it. Any thread; a few ms a mode. */
+ * and these are predicted again with all steps so much longer or shorter that what was
+ * measured comes out. Any thread; some ms a mode. */
 #ifndef CTRL_PDADVISE_H
 #define CTRL_PDADVISE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct buf;
+#include "base/load_search.h"
 
 enum pd_mode { PD_COLOCATED, PD_CHUNKED, PD_SPLIT, PD_MODES };
 const char *pd_mode_name(enum pd_mode m); /* as in the configuration */
 
-/* Of all devices together. */
 struct pd_world {
     double prefill_ms, prefill_tok_ms, decode_ms, decode_seq_ms;
-    int devices; /* that can be shared out between two pools */
+    int devices;               /* that can be shared out between two pools */
+    int prefill_on, decode_on; /* of them, those on which this was measured; 0 = all */
     int step_tok, max_seqs, prefill_run;
-    double handoff_ms, handoff_tok_ms; /* T_fixed, and per token: S / B */
-    /* 1 / n of the devices take n to the power of this times as long; 0 = not known: 1 */
-    double prefill_scale, decode_scale;
+    int prefill_step_tok;               /* of a prefill pool; 0 = step_tok */
+    double handoff_ms, handoff_tok_ms;  /* T_fixed, and per token: S / B */
+    double prefill_scale, decode_scale; /* 0 = not known */
 };
 
+struct pd_arrival {
+    double at; /* in mean gaps from the start of the run */
+    int n_in, n_out;
+};
 struct pd_work {
-    const int (*sample)[2]; /* tokens of prompt and answer */
-    int n_sample;
-    double ttft_ms, tpot_ms, target; /* 0 = no target; wanted share */
-    double cv2;                      /* of the gaps between arrivals; 1 = Poisson */
-    uint64_t seed;
+    const struct pd_arrival *come[LOAD_TRIES]; /* of each run of a rate; borrowed */
+    int n_come;                                /* of each */
+    int requests;                              /* of a run, as load_search_count has it */
+    int64_t point_s;
+    struct load_slo slo;
 };
 
 /* The power of pd_world that says: a step of `all` ms on n times as many devices took
@@ -49,6 +61,7 @@ double pd_scale(double all, double part, double n);
 
 struct pd_guess {
     double goodput;      /* requests/s; 0: not even one in a thousand seconds */
+    double low, high;    /* what it is if devices scale otherwise */
     int prefill_devices; /* of split */
     double attainment, ttft_p95, tpot_p95; /* at the goodput; ms */
     double step_over_decode; /* mean decode interval over that of a pure decode step: what
@@ -61,13 +74,16 @@ void pd_predict(const struct pd_world *w, const struct pd_work *k, enum pd_mode 
 struct pd_run { /* a load run with this contract */
     enum pd_mode mode;
     int64_t id;
-    double goodput;
+    double goodput, bound; /* the least rate that failed; 0 = none */
+    int step_tok;          /* that it had (split: of prompts); 0 = that of the world */
 };
 struct pd_row {
     enum pd_mode mode;
     bool possible, measured;
     int64_t run;      /* of a measured one */
     double goodput;   /* measured, or predicted and corrected */
+    double low, high; /* between which it surely is: the search's ends; or what may be
+                         otherwise, and the error */
     double predicted; /* before the correction */
     double error;     /* predicted / measured - 1; NAN where it is not measured */
     struct pd_guess guess;
@@ -76,9 +92,12 @@ struct pd_row {
 struct pd_advice {
     struct pd_row row[PD_MODES]; /* the best first */
     double spread; /* largest |error| of the measured ones; NAN without any */
-    bool sure; /* both of the best two are measured, or it leads by more than spread, and
-                  by more than a quarter */
-    char text[400];
+    double pace;   /* steps take so many times as long under load as when idle */
+    bool sure; /* something was measured, and all of the best one's range is above that
+                  of the others */
+    int next;  /* not sure: the mode to measure next; PD_MODES = all that matters is
+                  measured, and too close */
+    char text[480];
 };
 void pd_advise(const struct pd_world *w, const struct pd_work *k,
                const struct pd_run *runs, int n_runs, struct pd_advice *ret);

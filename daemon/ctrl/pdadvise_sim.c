@@ -7,9 +7,7 @@
 
 #include "base/mem.h"
 
-/* A world: its first requests find it empty and do not count. Several worlds of other
- * arrivals count together. */
-enum { REQUESTS = 400, WARM = 40, WORLDS = 3, COUNTED = WORLDS * (REQUESTS - WARM) };
+enum { RUN_MAX = 4096 };
 
 struct preq {
     double come_ms, first_ms, last_ms;
@@ -25,50 +23,25 @@ struct engine {
     bool only_prefill, only_decode;
     struct preq **wait; /* in the order of ready_ms */
     int n_wait, next;   /* next: the first that has not begun */
-    struct preq *run[4096];
+    int step_tok;
+    struct preq *run[RUN_MAX];
+    int take[RUN_MAX]; /* prompt tokens of each in the step */
     int n_run, streak;
     double now_ms;
 };
 
-static uint64_t next_rand(uint64_t *s)
+static void arrive(const struct pd_work *k, double rate, int try, int n, struct preq *v)
 {
-    uint64_t z = *s += 0x9E3779B97F4A7C15u;
+    for (int i = 0; i < n; i++) {
+        const struct pd_arrival *a = &k->come[try][i];
+        double at = a->at / rate * 1e3;
 
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
-
-static double unit(uint64_t *s) { return (double)(next_rand(s) >> 11) * 0x1p-53; }
-
-/* A gap of mean 1: exponential, or for clumps (cv2 > 1) one of two exponentials with
- * balanced means that has this squared coefficient of variation. */
-static double gap(double cv2, uint64_t *s)
-{
-    double e = -log(1 - unit(s)), p;
-
-    if (cv2 <= 1.001)
-        return e;
-    p = (1 + sqrt((cv2 - 1) / (cv2 + 1))) / 2;
-    return unit(s) < p ? e / (2 * p) : e / (2 * (1 - p));
-}
-
-static void arrive(const struct pd_work *k, double rate, int world, struct preq *v)
-{
-    uint64_t of = k->seed * WORLDS + (uint64_t)world, gaps = of * 2 + 1,
-             lengths = of * 2 + 2;
-    double at = 0;
-
-    for (int i = 0; i < REQUESTS; i++) {
-        const int *len = k->sample[next_rand(&lengths) % (uint64_t)k->n_sample];
-
-        at += gap(k->cv2, &gaps) / rate * 1e3;
         v[i] = (struct preq){.come_ms = at,
                              .ready_ms = at,
                              .first_ms = -1,
-                             .n_in = len[0],
-                             .n_out = len[1] > 0 ? len[1] : 1,
-                             .left = len[0]};
+                             .n_in = a->n_in,
+                             .n_out = a->n_out > 0 ? a->n_out : 1,
+                             .left = a->n_in};
     }
 }
 
@@ -96,7 +69,7 @@ static void token(struct preq *r, double now)
 /* Those that have come, up to max_seqs, in their order. */
 static void admit(struct engine *e)
 {
-    int max = e->w->max_seqs < 4096 ? e->w->max_seqs : 4096;
+    int max = e->w->max_seqs < RUN_MAX ? e->w->max_seqs : RUN_MAX;
 
     while (e->next < e->n_wait && e->n_run < max &&
            e->wait[e->next]->ready_ms <= e->now_ms)
@@ -104,22 +77,22 @@ static void admit(struct engine *e)
 }
 
 /* How much of the prompts this step computes, in their order; take[i] of run[i]. */
-static int share_out(const struct engine *e, int budget, int *take)
+static int share_out(struct engine *e, int budget)
 {
     int sum = 0;
 
     for (int i = 0; i < e->n_run; i++) {
         int left = e->run[i]->left;
 
-        take[i] = 0;
+        e->take[i] = 0;
         if (!left || budget <= 0)
             continue;
         /* colocated: whole ones; only one that is longer than a step is cut */
         if (e->mode == PD_COLOCATED && sum && left > budget)
-            break;
-        take[i] = left < budget ? left : budget;
-        budget -= take[i];
-        sum += take[i];
+            budget = 0;
+        e->take[i] = left < budget ? left : budget;
+        budget -= e->take[i];
+        sum += e->take[i];
     }
     return sum;
 }
@@ -135,22 +108,22 @@ static int decoding(const struct engine *e)
 
 static void step(struct engine *e, double *ret_late, double *ret_pure)
 {
-    int take[4096] = {0}, seqs = decoding(e), prompt = 0, kept = 0;
+    int seqs = decoding(e), among = seqs, prompt = 0, kept = 0;
     bool with_prompts = e->mode != PD_COLOCATED || !seqs || e->streak < e->w->prefill_run;
 
-    if (with_prompts)
-        prompt = share_out(e, e->w->step_tok - (e->mode == PD_CHUNKED ? seqs : 0), take);
+    prompt =
+        share_out(e, with_prompts ? e->step_tok - (e->mode == PD_CHUNKED ? seqs : 0) : 0);
     if (e->mode == PD_COLOCATED && prompt)
         seqs = 0; /* who decodes waits */
     e->streak = prompt && e->mode == PD_COLOCATED ? e->streak + 1 : 0;
     e->now_ms += cost(e, prompt, seqs);
-    *ret_late += decoding(e) ? cost(e, prompt, seqs) : 0;
+    *ret_late += among ? cost(e, prompt, seqs) : 0;
     *ret_pure += seqs ? cost(e, 0, seqs) : 0;
     for (int i = 0; i < e->n_run; i++) {
         struct preq *r = e->run[i];
         bool decodes = r->left == 0;
 
-        r->left -= take[i];
+        r->left -= e->take[i];
         if ((decodes && seqs) || (!decodes && r->left == 0))
             token(r, e->now_ms);
         if (r->left == 0 && (r->made >= r->n_out || e->only_prefill))
@@ -188,127 +161,116 @@ static int by_ready(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void hand_over(const struct pd_world *w, struct preq *v, struct preq **list,
-                      int *ret_n)
+/* Of n in v those that go on to the decode pool, by when they get there. */
+static int hand_over(const struct engine *p, struct preq *v, int n, struct preq **list)
 {
-    *ret_n = 0;
-    for (int i = 0; i < REQUESTS; i++) {
-        int last = v[i].n_in % w->step_tok ? v[i].n_in % w->step_tok : w->step_tok;
+    int n_list = 0;
+
+    for (int i = 0; i < n; i++) {
+        int last = v[i].n_in % p->step_tok ? v[i].n_in % p->step_tok : p->step_tok;
 
         if (v[i].made >= v[i].n_out)
             continue; /* one token: nothing to hand over */
         last = last < v[i].n_in ? last : v[i].n_in;
-        v[i].ready_ms = v[i].last_ms + w->handoff_ms + last * w->handoff_tok_ms;
-        list[(*ret_n)++] = &v[i];
+        v[i].ready_ms = v[i].last_ms + p->w->handoff_ms + last * p->w->handoff_tok_ms;
+        list[n_list++] = &v[i];
     }
-    qsort(list, (size_t)*ret_n, sizeof(*list), by_ready);
+    qsort(list, (size_t)n_list, sizeof(*list), by_ready);
+    return n_list;
 }
 
-/* So many times as long as on all devices. */
-static double slower(const struct pd_world *w, int devices, double scale)
+/* So many times as long as on the devices where it was measured. */
+static double slower(int on, double devices, double scale)
 {
-    return pow((double)w->devices / devices, scale > 0 ? scale : 1);
+    return pow(on / devices, scale);
+}
+
+static void set_pace(struct engine *e, int prefill_devices, int decode_devices)
+{
+    const struct pd_world *w = e->w;
+
+    e->slow_prefill = slower(w->prefill_on > 0 ? w->prefill_on : w->devices,
+                             prefill_devices, w->prefill_scale);
+    e->slow_decode = slower(w->decode_on > 0 ? w->decode_on : w->devices, decode_devices,
+                            w->decode_scale);
 }
 
 static double run_split(const struct pd_world *w, int prefill_devices, struct preq *v,
-                        struct engine *e, struct preq **list)
+                        int n, struct engine *e, struct preq **list)
 {
     struct engine *p = e, *d = e + 1;
 
     *p = (struct engine){.w = w,
                          .mode = PD_CHUNKED,
-                         .slow_prefill = slower(w, prefill_devices, w->prefill_scale),
+                         .step_tok =
+                             w->prefill_step_tok > 0 ? w->prefill_step_tok : w->step_tok,
                          .only_prefill = true,
                          .wait = list,
-                         .n_wait = REQUESTS};
+                         .n_wait = n};
+    *d = (struct engine){
+        .w = w, .mode = PD_CHUNKED, .step_tok = w->step_tok, .wait = list};
+    set_pace(p, prefill_devices, w->devices - prefill_devices);
+    set_pace(d, prefill_devices, w->devices - prefill_devices);
     run_engine(p);
-    *d = (struct engine){.w = w,
-                         .mode = PD_CHUNKED,
-                         .slow_decode =
-                             slower(w, w->devices - prefill_devices, w->decode_scale),
-                         .wait = list};
-    hand_over(w, v, list, &d->n_wait);
+    d->n_wait = hand_over(p, v, n, list);
     return run_engine(d);
+}
+
+static double run_one(const struct pd_world *w, enum pd_mode m, int n, struct engine *e,
+                      struct preq **list)
+{
+    *e = (struct engine){
+        .w = w, .mode = m, .step_tok = w->step_tok, .wait = list, .n_wait = n};
+    set_pace(e, w->devices, w->devices);
+    return run_engine(e);
 }
 
 /* ---- figures ---- */
 
-static int by_value(const void *a, const void *b)
+static int64_t us(double ms) { return (int64_t)(1e3 * fmin(ms, 1e15)); }
+
+static void see(const struct preq *v, int n, struct load_seen *ret)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double p95(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof(*v), by_value);
-    return v[(int)ceil(0.95 * n) - 1];
-}
-
-struct tally {
-    double ttft[COUNTED], tpot[COUNTED], late;
-    int n, good, ttft_ok, tpot_ok;
-};
-
-static void count(const struct pd_work *k, const struct preq *v, struct tally *t)
-{
-    for (int i = WARM; i < REQUESTS; i++) {
-        const struct preq *r = &v[i];
-        double ttft = r->first_ms - r->come_ms,
-               tpot = r->n_out > 1 ? (r->last_ms - r->first_ms) / (r->n_out - 1) : 0;
-        bool a = k->ttft_ms <= 0 || ttft <= k->ttft_ms,
-             b = k->tpot_ms <= 0 || tpot <= k->tpot_ms;
-
-        t->ttft[t->n] = ttft;
-        t->tpot[t->n++] = tpot;
-        t->ttft_ok += a;
-        t->tpot_ok += b;
-        t->good += a && b;
-    }
-}
-
-/* One world with arrivals of its own. */
-static void run_world(const struct pd_world *w, const struct pd_work *k, enum pd_mode m,
-                      int prefill_devices, double rate, int world, struct tally *t)
-{
-    struct preq *v = xcalloc(REQUESTS, sizeof(*v));
-    struct preq **list = xcalloc(REQUESTS, sizeof(*list));
-    struct engine *e = xcalloc(2, sizeof(*e));
-
-    arrive(k, rate, world, v);
-    for (int i = 0; i < REQUESTS; i++)
-        list[i] = &v[i];
-    if (m == PD_SPLIT) {
-        t->late += run_split(w, prefill_devices, v, e, list) / WORLDS;
-    } else {
-        *e = (struct engine){.w = w,
-                             .mode = m,
-                             .slow_prefill = 1,
-                             .slow_decode = 1,
-                             .wait = list,
-                             .n_wait = REQUESTS};
-        t->late += run_engine(e) / WORLDS;
-    }
-    count(k, v, t);
-    free(v);
-    free(list);
-    free(e);
+    for (int i = 0; i < n; i++)
+        ret[i] = (struct load_seen){.at_us = us(v[i].come_ms),
+                                    .sent_us = us(v[i].come_ms),
+                                    .first_us = us(v[i].first_ms),
+                                    .last_us = us(v[i].last_ms),
+                                    .end_us = us(v[i].last_ms),
+                                    .n_in = v[i].n_in,
+                                    .n_want = v[i].n_out,
+                                    .n_out = v[i].n_out,
+                                    .end = LOAD_DONE};
 }
 
 void pd_simulate(const struct pd_world *w, const struct pd_work *k, enum pd_mode m,
                  int prefill_devices, double rate, struct pd_sim *ret)
 {
-    struct tally *t = xcalloc(1, sizeof(*t));
+    int n = load_search_count(k->requests, k->point_s, rate);
+    struct load_tries t = {.seen = NULL};
 
-    for (int i = 0; i < WORLDS; i++)
-        run_world(w, k, m, prefill_devices, rate, i, t);
-    *ret = (struct pd_sim){.attainment = (double)t->good / COUNTED,
-                           .ttft_share = (double)t->ttft_ok / COUNTED,
-                           .tpot_share = (double)t->tpot_ok / COUNTED,
-                           .ttft_p95 = p95(t->ttft, COUNTED),
-                           .tpot_p95 = p95(t->tpot, COUNTED),
-                           .step_over_decode = t->late};
-    ret->pass = ret->attainment >= k->target - 1e-9;
-    free(t);
+    n = n < k->n_come ? n : k->n_come;
+    struct preq *v = xcalloc((size_t)n, sizeof(*v));
+    struct preq **list = xcalloc((size_t)n, sizeof(*list));
+    struct load_seen *seen = xcalloc((size_t)n, sizeof(*seen));
+    struct engine *e = xcalloc(2, sizeof(*e));
+
+    *ret = (struct pd_sim){.at.sure = false};
+    while (t.runs < LOAD_TRIES && !ret->at.sure) {
+        arrive(k, rate, t.runs, n, v);
+        for (int i = 0; i < n; i++)
+            list[i] = &v[i];
+        ret->step_over_decode += m == PD_SPLIT
+                                     ? run_split(w, prefill_devices, v, n, e, list)
+                                     : run_one(w, m, n, e, list);
+        see(v, n, seen);
+        load_tries_add(&t, seen, n);
+        load_tries_judge(&t, rate, &k->slo, &ret->at);
+    }
+    ret->step_over_decode /= t.runs;
+    load_tries_done(&t);
+    free(v);
+    free(list);
+    free(seen);
+    free(e);
 }

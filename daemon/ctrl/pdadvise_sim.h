@@ -10,10 +10,10 @@
 #include "daemon/ctrl/pdadvise.h"
 
 struct pd_sim {
-    bool pass;
-    double attainment, ttft_share, tpot_share;
-    double ttft_p95, tpot_p95, step_over_decode;
+    struct load_point at; /* what its runs say together */
+    double step_over_decode;
 };
+/* As many runs as it takes to be sure, LOAD_TRIES at most. */
 void pd_simulate(const struct pd_world *w, const struct pd_work *k, enum pd_mode m,
                  int prefill_devices, double rate, struct pd_sim *ret);
 

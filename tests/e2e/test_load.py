@@ -54,13 +54,16 @@ def test_a_run_is_measured_kept_and_drawn(rack, tmp_path):
     # the daemon saw what was sent: all requests of the point, and those of the step's cost
     sent = rack.metric('vllm:request_success_total{finished_reason="length"}') - before.get(
         'vllm:request_success_total{finished_reason="length"}', 0)
-    assert sent == 40 + 3 * 3 + 1 + 8
+    assert sent == 40 + 3 * 3 + 3 + 8
     assert c["work"] == {"arrival": "poisson", "burst": 1, "in": "uniform:16-64", "out": "8",
                          "shared_tok": 0, "prefixes": 1, "seed": 1, "requests": 40,
                          "point_s": 120, "max_tok": c["served"]["ctx"]}
     assert c["slo"] == {"ttft_ms": 60000, "tpot_ms": 60000, "target": 0.9}
     assert c["served"]["revision"] == 1 and len(c["served"]["model_hash"]) == 16
-    assert all(16 <= i <= 64 and o == 8 for i, o in r["sample"])
+    assert [len(come) for come in r["arrivals"]] == [40] * 3
+    assert all(16 <= i <= 64 and o == 8 for come in r["arrivals"] for _, i, o in come)
+    assert all(a[0] <= b[0] for come in r["arrivals"] for a, b in zip(come, come[1:]))
+    assert r["cost"]["step_tok"] == 512 and r["cost"]["decode_parts"] >= 1
     assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     kept = rack.local(f"/api/v1/loads/{run['id']}")
     assert kept["contract"] == c and kept["result"] == r
@@ -127,10 +130,13 @@ def test_advice_needs_a_search_and_labels_its_figures(rack, runs):
     assert a["against"] == run["id"] and set(modes) == {"colocated", "chunked", "split"}
     assert modes["chunked"]["measured"] and modes["chunked"]["run"] == run["id"]
     assert modes["chunked"]["basis"] == f"measured, run {run['id']}"
-    assert modes["chunked"]["goodput"] == run["result"]["goodput"]
+    assert modes["chunked"]["goodput"] == modes["chunked"]["low"] == run["result"]["goodput"]
+    assert modes["chunked"]["high"] == run["result"]["bound"]
+    assert modes["colocated"]["low"] < modes["colocated"]["goodput"] < modes["colocated"]["high"]
+    assert a["sure"] == (a["next"] is None) and a["pace"] > 0
     assert modes["colocated"]["basis"].startswith("predicted, error")
     assert modes["split"]["basis"] == "not possible" and "two devices" in modes["split"]["why"]
-    assert a["scaling"].startswith("assumed")  # of one device there is no part
+    assert a["scaling"].startswith("not known")  # of one device there is no part
     assert "BASIS" in llmctl(rack, "pd", "advise").stdout
 
 

@@ -6,8 +6,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "ctl/load_search.c"
-#include "ctl/load_stat.c"
+#include "base/load_search.c"
+#include "base/load_stat.c"
 #include "ctl/load_trace.c"
 #include "ctl/load_work.c"
 

@@ -1,5 +1,5 @@
-/* ctl/load_stat.c - attainment, percentiles, saturation. */
-#include "ctl/load_stat.h"
+/* base/load_stat.c - attainment, percentiles, saturation. */
+#include "base/load_stat.h"
 
 #include <math.h>
 #include <stdlib.h>

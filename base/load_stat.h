@@ -1,12 +1,12 @@
-/* ctl/load_stat.h - what became of the requests of a run, as figures. Pure.
+/* base/load_stat.h - what became of the requests of a run, as figures. Pure.
  *
  * A request is good when its time to the first token and its time per further token both
  * meet the target (DistServe): ttft from when it was to come, not from when it could be
  * sent; tpot = (last - first) / (n - 1), 0 with one token. All requests that were to come
  * count in the attainment: those that were refused, aborted or cut off are not good. A
  * target of 0 is met by all. Any thread. */
-#ifndef CTL_LOAD_STAT_H
-#define CTL_LOAD_STAT_H
+#ifndef BASE_LOAD_STAT_H
+#define BASE_LOAD_STAT_H
 
 #include <stdbool.h>
 #include <stdint.h>
