@@ -55,12 +55,45 @@ static void put_action(struct jw *w, const struct fleet_action *x)
     jw_obj_end(w);
 }
 
+/* The first that cannot be; of those that lack room all together, since each may have
+ * enough alone. */
+static int refusal(const struct fleet_action *v, int n, struct err *e)
+{
+    const struct fleet_action *first = NULL;
+    unsigned long long need = 0;
+    int many = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (v[i].refused[0])
+            return err_set(e, ERR_INVALID, "instance '%s': %s", v[i].instance,
+                           v[i].refused);
+        if (v[i].fits)
+            continue;
+        first = first ? first : &v[i];
+        need += v[i].need;
+        many++;
+    }
+    if (!first)
+        return 0;
+    if (many > 1)
+        return err_set(
+            e, ERR_NOFIT,
+            "%d engines ('%s' ..) need %llu MiB together and %llu MiB are "
+            "free: fewer engines, or a lower kv.mib, kv.host_mib or ctx, would "
+            "be right",
+            many, first->instance, need >> 20, (unsigned long long)(first->have >> 20));
+    return err_set(e, ERR_NOFIT,
+                   "instance '%s' needs %llu MiB and does not fit, %llu MiB are free: a "
+                   "lower kv.mib, kv.host_mib or ctx would be right",
+                   first->instance, need >> 20, (unsigned long long)(first->have >> 20));
+}
+
 /* "actions": [..], "requests": those that would be drained. */
 static int describe(void *arg, const struct conf *to, struct buf *json, struct err *e)
 {
     struct apply *a = arg;
     struct fleet_action *x;
-    int n, requests = 0, rc = 0;
+    int n, requests = 0, rc;
     struct jw w;
 
     if (a->check && a->check(a->arg, to, e) < 0) { /* no file of it was opened */
@@ -75,16 +108,8 @@ static int describe(void *arg, const struct conf *to, struct buf *json, struct e
     for (int i = 0; i < n; i++) {
         put_action(&w, &x[i]);
         requests += x[i].live;
-        if (x[i].refused[0] && rc == 0)
-            rc =
-                err_set(e, ERR_INVALID, "instance '%s': %s", x[i].instance, x[i].refused);
-        else if (!x[i].fits && rc == 0)
-            rc = err_set(
-                e, ERR_NOFIT,
-                "instance '%s' needs %llu MiB and does not fit, %llu MiB are free",
-                x[i].instance, (unsigned long long)(x[i].need >> 20),
-                (unsigned long long)(x[i].have >> 20));
     }
+    rc = refusal(x, n, e);
     jw_arr_end(&w);
     buf_printf(json, ",\"requests\":%d", requests);
     free(x);

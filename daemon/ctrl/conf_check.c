@@ -217,6 +217,32 @@ static void experts_regroup(const struct check *k)
     }
 }
 
+/* What goes by a target needs one: the instance's, or that of some class. */
+static void targets_of_order(const struct check *k)
+{
+    bool ttft = false, tpot = false;
+    char path[160];
+
+    for (int i = 0; i < k->c->n_classes; i++) {
+        ttft |= k->c->classes[i].slo.ttft_ms > 0;
+        tpot |= k->c->classes[i].slo.tpot_ms > 0;
+    }
+    for (int i = 0; i < k->c->n_instances; i++) {
+        const struct conf_instance *x = &k->c->instances[i];
+
+        snprintf(path, sizeof(path), "instances.%s.refuse_late", x->name);
+        if (x->refuse_late && !ttft && x->slo.ttft_ms <= 0)
+            FAULT(k, path,
+                  "nothing can be late without a target: set slo.ttft_ms, here or of a "
+                  "class in slo_classes");
+        snprintf(path, sizeof(path), "instances.%s.order", x->name);
+        if (x->order && !ttft && !tpot && x->slo.ttft_ms <= 0 && x->slo.tpot_ms <= 0)
+            FAULT(k, path,
+                  "there is no slack without a target: set slo.ttft_ms or slo.tpot_ms, "
+                  "here or of a class in slo_classes; or order age");
+    }
+}
+
 static bool ends_in(const char *s, const char *end)
 {
     size_t n = strlen(s), m = strlen(end);
@@ -315,7 +341,7 @@ static void spare_moves(const struct check *k)
 static void (*const checks[])(const struct check *k) = {
     must_be_given, output_changes,  model_is_there, one_id_each,
     tls_pair,      slo_has_targets, auto_or_words,  split,
-    tiers,         experts_regroup, spare_moves,
+    tiers,         experts_regroup, spare_moves,    targets_of_order,
 };
 
 void conf_check(const struct conf *c, struct tree_node *root,

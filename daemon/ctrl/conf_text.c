@@ -6,7 +6,8 @@
  *          the key is there without a value: it follows the colon
  *          neither: the missing words go below the last line of the map that is there,
  *          or inside its braces
- *   unset  the lines of the key and its value go; inside braces, one comma with them
+ *   unset  the lines of the key and its value go; inside braces, one comma with them; and
+ *          so do maps within a name's that hold nothing after that
  *
  * What YAML allows is more than this code foresees (`? key`, comments in odd places). So
  * the new text is read again, and unless it says the same as the old one but for the
@@ -447,7 +448,7 @@ char *conf_text_set(const char *text, const char *path, const char *value, struc
     return out;
 }
 
-char *conf_text_unset(const char *text, const char *path, struct err *e)
+static char *unset(const char *text, const char *path, struct err *e)
 {
     struct tree_node *map = NULL;
     const struct conf_row *r;
@@ -470,4 +471,44 @@ char *conf_text_unset(const char *text, const char *path, struct err *e)
     }
     edit_done(&d);
     return out;
+}
+
+/* The text without the maps above `path` that hold nothing any more, up to a name; taken,
+ * and returned as it is where there is none. */
+static char *prune(char *text, const char *path)
+{
+    char up[160], name[64], *dot, *less = text;
+
+    snprintf(up, sizeof(up), "%s", path);
+    while (less && (dot = strrchr(up, '.'))) {
+        struct tree_at at;
+        struct edit d;
+        const struct tree_node *v = NULL;
+
+        *dot = '\0';
+        if (!conf_row_of_path(path, name) || !strchr(up, '.') ||
+            !strcmp(strchr(up, '.') + 1, name))
+            break;
+        if (edit_new(&d, text, NULL) < 0)
+            break;
+        tree_find(d.root, up, &at);
+        if (at.at >= 0 && !*at.rest)
+            v = at.map->kids[at.at].value;
+        less = v && (tree_empty(v) || (v->kind == TREE_MAP && !v->n_kids))
+                   ? unset(text, up, NULL)
+                   : NULL;
+        edit_done(&d);
+        if (less) {
+            free(text);
+            text = less;
+        }
+    }
+    return text;
+}
+
+char *conf_text_unset(const char *text, const char *path, struct err *e)
+{
+    char *out = unset(text, path, e);
+
+    return out ? prune(out, path) : NULL;
 }

@@ -24,7 +24,7 @@ struct answer {
     struct layout layout;
     uint64_t bytes;
     struct need_pool pool;
-    char refused[256]; /* why the layout does not suit it; "" it does */
+    char refused[256]; /* why layout, context or pool do not suit it; "" they do */
 };
 
 struct need {
@@ -59,6 +59,8 @@ static void ask(struct answer *a, const struct conf_instance *i)
     if (capacity_check(a->path, i, &a->layout, NULL, &c, &e) == 0) {
         a->bytes = c.n_blocks ? (uint64_t)c.all : 0;
         a->pool = (struct need_pool){c.n_ctx, c.block_tok};
+        if (!c.n_blocks) /* the engine would refuse its context or its pool */
+            snprintf(a->refused, sizeof(a->refused), "%.255s", c.why);
     } else if (!strcmp(e.param, "layout"))
         snprintf(a->refused, sizeof(a->refused), "%.255s", e.msg);
 }

@@ -17,8 +17,8 @@ void need_free(struct need *n);
 struct need_pool {
     int ctx, block_tok;
 };
-/* Bytes; 0 = not known (the file cannot be read, or no pool fits: its engine says so).
- * refused: why the model cannot be cut so, "" it can. */
+/* Bytes; 0 = not known (the file cannot be read, or it is refused).
+ * refused: why the model cannot be cut so, or has no such context or pool; "" it can. */
 uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance *i,
                     const struct layout *l, struct need_pool *ret, char refused[256]);
 

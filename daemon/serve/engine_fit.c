@@ -35,14 +35,14 @@ int engine_fit(const struct engine_fit_ask *a, struct engine_fit *ret, struct er
     if (a->kv_mib && bytes > a->ram_bytes)
         return err_set(
             e, ERR_NOFIT,
-            "a KV pool of %llu MiB is over the memory of %llu MiB: lower kv-mib",
+            "a KV pool of %llu MiB is over the memory of %llu MiB: lower kv.mib",
             (unsigned long long)(bytes >> 20), (unsigned long long)(a->ram_bytes >> 20));
     int64_t one = blocks_for(ctx, a->block_tok);
     if (one > most || ctx < min_i64(CTX_LEAST, a->model_ctx))
         return err_set(
             e, ERR_NOFIT,
             "one sequence of %lld tokens takes %llu MiB of KV and %s may "
-            "be %llu MiB: lower ctx or raise kv-mib",
+            "be %llu MiB: lower ctx or raise kv.mib",
             (long long)(a->ctx ? a->ctx : a->model_ctx),
             (unsigned long long)((uint64_t)blocks_for(a->ctx ? a->ctx : a->model_ctx,
                                                       a->block_tok) *

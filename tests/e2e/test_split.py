@@ -2,6 +2,7 @@
 changes between the modes that lose no request."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -182,6 +183,18 @@ def test_half_of_it_is_told(split, expected):
     wait_for(lambda: ready(split, POOLS) and not degraded(split), 60)
 
 
+def memory_mib():
+    """What engines may use: the machine's, or less by the control group."""
+    most = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")]
+    for path in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            with open("/sys/fs/cgroup/" + path, encoding="ascii") as f:
+                most.append(int(f.read()))
+        except (OSError, ValueError):
+            pass  # none such, or "max"
+    return min(most) >> 20
+
+
 def test_pairs_that_cannot_be_are_refused_by_the_check(split):
     def said(path, value):
         path = "instances.main." + path
@@ -194,6 +207,10 @@ def test_pairs_that_cannot_be_are_refused_by_the_check(split):
     assert "instance 'main/decode'" in said("decode.layout.tp", 2)
     text = said("decode.kv.mib", 8)
     assert "its KV pool is for a context of" in text and "that of 'main/prefill' for" in text
+    assert "of KV and the pool may be 1 MiB: lower ctx or raise kv.mib" in said("decode.kv.mib", 1)
+    # each pool would fit alone, both do not
+    assert re.search(r"2 engines \('main/\w+' \.\.\) need \d+ MiB together and \d+ MiB are free",
+                     said("kv.mib", memory_mib() * 3 // 4))
     assert "8 ranks and 4 devices" in said("prefill.layout.pp", 8)
     assert "no experts to share over groups" in said("decode.layout.adp", 2)
     assert "replicas" in said("replicas", 2)

@@ -10,6 +10,7 @@
 #include "daemon/ctrl/capacity.h"
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/domain.h"
+#include "daemon/ctrl/need.h"
 #include "daemon/serve/executor.h"
 #include "daemon/serve/model.h"
 #include "daemon/serve/ranks.h"
@@ -241,12 +242,48 @@ static void test_uneven_experts(void **state)
     files_remove(moe);
 }
 
+/* What the engine would refuse when it starts is said before; what is not known is not
+ * refused. */
+static void test_refused_before_it_starts(void **state)
+{
+    static const struct {
+        int64_t ctx, kv_mib;
+        const char *says;
+    } cases[] = {{0, 0, ""},
+                 {1 << 20, 0, "is over the model's"},
+                 {8, 0, "is too short to serve"},
+                 {0, 1 << 24, "lower kv.mib"}};
+    struct layout l;
+    struct err e = {0};
+    struct need *n = need_new();
+    (void)state;
+
+    assert_int_equal(layout_parse("tp1", &l, &e), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct conf_instance x = small;
+        struct need_pool pool;
+        char why[256];
+        uint64_t bytes;
+
+        x.ctx = cases[i].ctx;
+        x.kv.mib = cases[i].kv_mib;
+        for (int again = 0; again < 2; again++) {
+            bytes = need_bytes(n, dir, &x, &l, &pool, why);
+            assert_non_null(strstr(why, cases[i].says));
+            assert_int_equal(bytes > 0, !cases[i].says[0]);
+            assert_int_equal(!why[0], !cases[i].says[0]);
+        }
+    }
+    need_free(n);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_facts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_dimensions, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_devices, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_refused_before_it_starts, set_up, tear_down),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_uneven_experts),
     };

@@ -254,6 +254,10 @@ static const struct bad bad[] = {
      2, 55, "instances.a.layout.etp", "no multiple of ep 2"},
     {"models: {m: {path: p}}\ninstances: {a: {model: m, kv: {disk_mib: 9}}}\n", 2, 42,
      "instances.a.kv.disk_mib", "needs a tier in host memory"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, refuse_late: true}}\n", 2, 40,
+     "instances.a.refuse_late", "nothing can be late without a target"},
+    {"models: {m: {path: p}}\ninstances: {a: {model: m, order: slack}}\n", 2, 34,
+     "instances.a.order", "no slack without a target"},
     {"models: {m: {path: p}}\ninstances: {a: {model: m, kv: {host_mib: 9, reuse: "
      "false}}}\n",
      2, 42, "instances.a.kv.host_mib", "nothing to keep"},

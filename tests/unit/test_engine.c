@@ -861,7 +861,7 @@ static void test_fit(void **state)
     a.ctx = 0;
     a.kv_mib = 1;
     assert_int_equal(engine_fit(&a, &f, &e), -1);
-    assert_non_null(strstr(e.msg, "raise kv-mib"));
+    assert_non_null(strstr(e.msg, "raise kv.mib"));
     a.shards = 4; /* each part holds a sequence, and as many blocks as the others */
     a.kv_mib = 401;
     assert_int_equal(engine_fit(&a, &f, &e), 0);
@@ -881,7 +881,7 @@ static void test_fit(void **state)
     a.ctx = a.shards = 0;
     a.kv_mib = 65 << 10;
     assert_int_equal(engine_fit(&a, &f, &e), -1);
-    assert_non_null(strstr(e.msg, "lower kv-mib"));
+    assert_non_null(strstr(e.msg, "lower kv.mib"));
     assert_true(engine_ram_bytes() > 64 << 20);
 }
 
