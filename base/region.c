@@ -60,6 +60,20 @@ int region_map(int fd, const char *what, size_t bytes, void **ret, struct err *e
     return map(fd, what, bytes, ret, e);
 }
 
+int region_seal(int fd, const char *what, struct err *e)
+{
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
+        return err_errno(e, ERR_IO, "%s cannot be sealed", what);
+    return 0;
+}
+
+bool region_keeps_size(int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    return seals >= 0 && (seals & F_SEAL_SHRINK);
+}
+
 void region_unmap(void *p, size_t bytes)
 {
     if (p)

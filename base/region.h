@@ -5,6 +5,7 @@
 #ifndef BASE_REGION_H
 #define BASE_REGION_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct err;
@@ -18,6 +19,11 @@ int region_new(const char *name, const char *what, size_t bytes, int *ret_fd, vo
                struct err *e);
 /* One that was made elsewhere; fd is borrowed. INVALID: it has another size. */
 int region_map(int fd, const char *what, size_t bytes, void **ret, struct err *e);
+/* From now on nobody, this process included, can map it to write or take the seal away;
+ * who has it mapped goes on writing. fd is borrowed. */
+int region_seal(int fd, const char *what, struct err *e);
+/* Can it not be cut short? False for what is no sealed memfd. */
+bool region_keeps_size(int fd);
 void region_unmap(void *p, size_t bytes); /* NULL allowed */
 
 #endif

@@ -4,13 +4,15 @@
  * so an upload is a memcpy and sync only reports what went wrong meanwhile. Scratch of
  * all ops is made at open from the caps, because ops never allocate. Device memory is
  * mapped, not malloc'ed: page-aligned (far protects it), zero at birth, on huge pages
- * where it is large. The KV arena is a memfd so that another process can be given it.
+ * where it is large. The KV arena is a memfd so that another process can be given it; its
+ * size is sealed, as who reads there would fall if it were cut short.
  *
  * open -> dbufs, weights, arenas, streams, in any order -> all freed -> close. One thread
  * (the rank's) does all of it. */
 #include "kernels/cpu.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -454,10 +456,14 @@ int cpu_kv_new(struct backend *b, const struct kv_layout *l, int n_blocks,
     if (size_mul(l->block_bytes, (size_t)n_blocks, &bytes) < 0)
         return err_set(e, ERR_NOMEM, "a KV arena of %d blocks of %zu bytes", n_blocks,
                        l->block_bytes);
-    fd = memfd_create("llmrack-kv", MFD_CLOEXEC);
+    fd = memfd_create("llmrack-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return err_errno(e, ERR_NOMEM, "memory file for the KV arena");
     p = map_bytes(fd, bytes, &size);
+    if (p && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0) {
+        munmap(p, size);
+        p = NULL;
+    }
     if (!p) {
         err_errno(e, ERR_NOMEM, "a KV arena of %zu bytes", bytes);
         close(fd);

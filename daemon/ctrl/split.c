@@ -258,6 +258,17 @@ static void fall_back(struct req *q)
 
 /* ---- what engines say ---- */
 
+/* Its client goes at any time; the order that tells the engines of it is yet to come. */
+static bool is_cancelled(const struct req *q)
+{
+    bool is;
+
+    lock(q->target);
+    is = q->cancelled;
+    unlock(q->target);
+    return is;
+}
+
 static void late(struct target *t) { metric_add(t->page->page, M_RELAY_LATE, 0, 1); }
 
 static void on_reserved(struct target *t, struct req *q)
@@ -265,7 +276,7 @@ static void on_reserved(struct target *t, struct req *q)
     struct target *p = q->leg.helper;
     struct wire_add add = q->add;
 
-    if (!p || q->leg.asked) {
+    if (!p || q->leg.asked || is_cancelled(q)) { /* then its FINISH comes */
         late(t);
         return;
     }
@@ -303,8 +314,9 @@ static void on_export(struct target *p, const void *msg, size_t n)
     if (wire_parse_export(msg, n, &o, NULL) < 0)
         return;
     q = router_heard(p->r, o.h.id);
-    if (!q || q->leg.from != o.h.incarnation || !q->leg.from || q->leg.held) {
-        late(p);
+    if (!q || !q->leg.from || q->leg.from != o.h.incarnation ||
+        o.h.incarnation != p->end.incarnation || q->leg.held) {
+        late(p); /* or of what another engine has, which this one cannot offer */
     } else if (!o.h.last) {
         child_relay(q->target->end.line, WIRE_EXPORT, msg, n);
     } else if (q->n_out >= o.h.n_gen) {
@@ -333,6 +345,10 @@ static void on_pulled(struct target *t, const void *msg, size_t n)
     struct req *q;
 
     memcpy(&m, msg, sizeof(m));
+    if (m.reader != t->end.incarnation) {
+        late(t);
+        return;
+    }
     list_for(it, &t->r->targets)
     {
         struct target *p = list_entry(it, struct target, link);
@@ -414,7 +430,7 @@ bool split_finish(struct target *helper, uint64_t id, const struct gen_finish *f
         unlock(t);
         child_cancel(t->end.line, id);
         target_finish(t, id, f);
-    } else if (q->cancelled) {
+    } else if (is_cancelled(q)) {
         lock(t);
         detach(q);
         unlock(t);
@@ -461,7 +477,7 @@ static int leave(struct target *p)
         unlock(p);
         if (!q)
             return n;
-        if (q->cancelled) {
+        if (is_cancelled(q)) {
             lock(p);
             split_cancel(q);
             detach(q);

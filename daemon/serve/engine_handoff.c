@@ -13,6 +13,7 @@
 #include "base/fault.h"
 #include "base/loop.h"
 #include "base/mem.h"
+#include "base/region.h"
 #include "daemon/serve/engine_check.h"
 #include "daemon/serve/engine_metrics.h"
 #include "daemon/serve/kvmap.h"
@@ -119,16 +120,25 @@ static int map_own(struct engine_handoff *h, struct err *e)
     return rc < 0 ? -1 : 0;
 }
 
+/* To be read: whoever is given it cannot write there. */
+static int give(struct engine_handoff *h, const struct wire_arena *a, int fd,
+                struct err *e)
+{
+    if (region_seal(fd, "KV that others read", e) < 0)
+        return -1;
+    return wire_send_arena(h->conn, false, a, fd, e);
+}
+
 int engine_handoff_arenas(struct engine_handoff *h, struct err *e)
 {
     if (!h || h->role != ENGINE_PREFILL)
         return 0;
     struct wire_arena a = page_of(h);
-    int rc = wire_send_arena(h->conn, false, &a, h->gens_fd, e), fd;
+    int rc = give(h, &a, h->gens_fd, e), fd;
 
     for (int i = 0; rc == 0 && i < ranks_count(h->l->x); i++) {
         a = arena_of(h, i, &fd);
-        rc = wire_send_arena(h->conn, false, &a, fd, e);
+        rc = give(h, &a, fd, e);
     }
     return rc;
 }
@@ -522,6 +532,15 @@ static int tell_lost(struct engine_handoff *h, const struct handoff_act *a, stru
     return wire_send(h->conn, WIRE_LOST, &(struct wire_part){&w, sizeof(w)}, 1, e);
 }
 
+static int tell_pulled(struct engine_handoff *h, const struct handoff_act *a,
+                       struct err *e)
+{
+    struct wire_pulled p = a->pulled;
+
+    p.reader = h->incarnation;
+    return wire_send(h->conn, WIRE_PULLED, &(struct wire_part){&p, sizeof(p)}, 1, e);
+}
+
 static int do_act(struct engine_handoff *h, const struct handoff_act *a, struct err *e)
 {
     switch (a->kind) {
@@ -533,8 +552,7 @@ static int do_act(struct engine_handoff *h, const struct handoff_act *a, struct 
         begin_pull(h, a);
         return 0;
     case HANDOFF_PULLED:
-        return wire_send(h->conn, WIRE_PULLED,
-                         &(struct wire_part){&a->pulled, sizeof(a->pulled)}, 1, e);
+        return tell_pulled(h, a, e);
     case HANDOFF_LOST:
         return tell_lost(h, a, e);
     case HANDOFF_STUCK:

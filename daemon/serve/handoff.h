@@ -61,7 +61,7 @@ struct handoff_act {
     /* PULL: positions that are there with them */
     uint64_t pull;
     int upto;
-    struct wire_pulled pulled;
+    struct wire_pulled pulled; /* without its reader, who is the caller */
     struct err why;
     /* DONE: bytes of all pulls, their time; from the last offer to now */
     uint64_t bytes;

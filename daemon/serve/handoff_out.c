@@ -43,6 +43,10 @@ void handoff_export(struct handoff *h, int64_t now, uint64_t id, uint64_t reader
     struct kv_export *x = idmap_get(&h->exports, id);
 
     (void)now;
+    if (x && x->state != EXPORT_OPEN) { /* the number again, which began anew */
+        take_back(h, x);
+        x = NULL;
+    }
     if (!x) {
         x = xcalloc(1, sizeof(*x));
         x->id = id;
@@ -84,7 +88,7 @@ void handoff_acked(struct handoff *h, int64_t now, const struct wire_pulled *p)
 {
     struct kv_export *x = idmap_get(&h->exports, p->id);
 
-    if (!x || x->read) {
+    if (!x || x->read || x->reader != p->reader) {
         h->st.late++;
         return;
     }

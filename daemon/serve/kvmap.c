@@ -96,6 +96,10 @@ static void *map_fd(const struct kvmap *m, int fd, uint64_t bytes, struct err *e
                 (long long)st.st_size, (unsigned long long)bytes);
         return NULL;
     }
+    if (!region_keeps_size(fd)) {
+        err_set(e, ERR_CORRUPT, "an exported region can be cut short while it is read");
+        return NULL;
+    }
     void *p = mmap(NULL, (size_t)bytes, PROT_READ | (m->writable ? PROT_WRITE : 0),
                    MAP_SHARED, fd, 0);
     if (p == MAP_FAILED) {
@@ -193,7 +197,7 @@ static int make_index(struct kvmap *m, struct err *e)
 
     if (kvmap_possible(m->n, m->shards, a->cp, a->all_layers, a->all_heads, e) < 0)
         return -1;
-    if (m->page_blocks != a->n_blocks * m->shards)
+    if (m->page_blocks != (int64_t)a->n_blocks * m->shards)
         return err_set(e, ERR_CORRUPT, "%d KV blocks, %d shards of %d", m->page_blocks,
                        m->shards, a->n_blocks);
     m->index = xmalloc(all * sizeof(*m->index));

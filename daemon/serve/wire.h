@@ -18,7 +18,7 @@
 struct err;
 struct wire_conn;
 
-enum { WIRE_VERSION = 10, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
+enum { WIRE_VERSION = 11, WIRE_MAX = 64 << 20, WIRE_TOK_MAX = 4096 /* a TOKENS frame */ };
 
 /* to the engine: ADD CANCEL DRAIN STOP SPIN CPUS YIELD PEER PEER_GONE RECOMPUTE EXPERTS
  * KV_WIPE POLICY PING; both ways: EXPORT PULLED; from it: the rest. From ARENA on:

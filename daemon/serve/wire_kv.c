@@ -76,6 +76,8 @@ static const char *bad_field(int kind, const void *p)
     case WIRE_RESERVED:
         return m.reserved.n_have < 0 ? "n_have" : NULL;
     case WIRE_PULLED:
+        if (!m.pulled.reader)
+            return "reader";
         if (m.pulled.upto < 0)
             return "upto";
         return !in(m.pulled.final, 0, 1) ? "final" : m.pulled.us < 0 ? "us" : NULL;

@@ -86,6 +86,7 @@ struct wire_block {
 /* D has positions 0..upto-1. final: it will not read again, however it ended. */
 struct wire_pulled {
     uint64_t id, incarnation; /* of P */
+    uint64_t reader;          /* D's: P hears only whom it pinned the blocks for */
     int32_t upto, final;
     uint64_t bytes; /* copied for this */
     int64_t us;

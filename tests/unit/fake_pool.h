@@ -197,7 +197,8 @@ static void pool_add(struct pool *x, const struct wire_add *a)
 
 static void pool_offered(struct pool *x, const struct wire_offer *o)
 {
-    struct wire_pulled m = {.id = o->h.id, .incarnation = o->h.incarnation, .bytes = 64};
+    struct wire_pulled m = {
+        .id = o->h.id, .incarnation = o->h.incarnation, .reader = x->me, .bytes = 64};
     struct wire_lost lost = {.id = o->h.id, .code = ERR_TIMEOUT, .msg = "too late"};
     struct pool_req *q = pool_find(x, o->h.id);
 

@@ -47,7 +47,8 @@ static void export_blocks(struct handoff *h, uint64_t id, int first, int n)
 
 static void acked(struct handoff *h, int64_t now, uint64_t id, bool final)
 {
-    const struct wire_pulled p = {.id = id, .incarnation = P, .upto = 16, .final = final};
+    const struct wire_pulled p = {
+        .id = id, .incarnation = P, .reader = D, .upto = 16, .final = final};
 
     handoff_acked(h, now, &p);
 }
@@ -153,6 +154,35 @@ static void test_reader_goes(void **state)
     handoff_peer_gone(h, 101, D);
     look(h, 2);
     assert_int_equal(stats(h).exports, 0);
+    handoff_free(h);
+}
+
+/* What one reader says frees nothing that another reads; the number of a request that
+ * began anew names the new one only. */
+static void test_another_reader(void **state)
+{
+    (void)state;
+    struct handoff *h = handoff_new(&cfg);
+    const struct wire_pulled p = {
+        .id = ID, .incarnation = P, .reader = D + 1, .upto = 16, .final = true};
+
+    export_blocks(h, ID, 0, 2);
+    handoff_acked(h, 5, &p);
+    handoff_export_end(h, 10, ID);
+    handoff_acked(h, 15, &p);
+    look(h, 0);
+    assert_int_equal(stats(h).late, 2);
+    assert_int_equal(stats(h).export_blocks, 2);
+    export_blocks(h, ID, 5, 1);
+    look(h, 1);
+    assert_true(acts[0].kind == HANDOFF_UNPIN && acts[0].n == 2 && acts[0].forced);
+    handoff_tick(h, 120); /* the lease of the one before */
+    look(h, 0);
+    assert_int_equal(handoff_deadline(h), -1);
+    handoff_export_end(h, 130, ID);
+    acked(h, 140, ID, true);
+    look(h, 1);
+    assert_true(acts[0].n == 1 && acts[0].ids[0] == 505 && !acts[0].forced);
     handoff_free(h);
 }
 
@@ -448,6 +478,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_export_read_before_its_end),
     cmocka_unit_test(test_lease_and_quarantine),
     cmocka_unit_test(test_reader_goes),
+    cmocka_unit_test(test_another_reader),
     cmocka_unit_test(test_import_chunk_by_chunk),
     cmocka_unit_test(test_copies_again_then_lost),
     cmocka_unit_test(test_deadlines),

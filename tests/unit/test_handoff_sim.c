@@ -313,6 +313,7 @@ static void act(struct world *w, struct half *f, const struct handoff_act *a)
     case HANDOFF_PULLED:
         m = post(w, PULLED, f, NULL, a->id);
         m->pulled = a->pulled;
+        m->pulled.reader = f->incarnation;
         return;
     case HANDOFF_LOST:
         post(w, LOST, f, NULL, a->id);
