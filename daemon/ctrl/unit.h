@@ -27,6 +27,7 @@ struct loop;
 struct metric_page;
 struct store;
 struct supervisor;
+struct supervisor_cfg;
 struct target;
 struct wire_moved;
 struct wire_ready;
@@ -129,6 +130,9 @@ int unit_live(const struct unit *u);
 bool unit_ready(const struct unit *u);
 /* Kills what runs; its requests get an error. */
 void unit_free(struct unit *u);
+
+/* ---- unit_hot.c: the values that its target and its supervisor begin with ---- */
+void unit_hot_first(struct unit *u, struct supervisor_cfg *c);
 
 /* ---- unit_experts.c: what a supervisor says of the engine's experts ---- */
 /* It is ready; r NULL: it is gone. */
