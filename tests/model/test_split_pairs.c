@@ -129,13 +129,15 @@ static const struct event {
 enum { EVENTS = sizeof(events) / sizeof(events[0]) };
 
 static unsigned now_is; /* the event's */
-/* Of the one thread that copies: its last piece, and where copies have failed. */
+/* Of the one thread that copies: the first and last piece of its job, and where jobs that
+ * failed began: tried again, one begins there once more, but may have grown meanwhile. */
 static struct kvpull_piece last;
+static const uint8_t *began;
 enum { FAILED = 4096 };
 static const uint8_t *failed[FAILED];
 static int n_failed;
 
-/* The first time that a copy ends there. */
+/* The first time that a job begins there. */
 static bool is_first(const uint8_t *dst)
 {
     for (int i = 0; i < n_failed; i++)
@@ -149,14 +151,16 @@ static bool is_first(const uint8_t *dst)
 static int64_t copy(const struct kvpull_piece *p, struct err *e)
 {
     last = *p;
+    began = began ? began : p->dst;
     return kvpull_host.copy(p, e);
 }
 
 static int copied(struct err *e)
 {
-    bool first = (now_is & (FAIL_ONCE | SPOIL_ONCE)) && is_first(last.dst);
+    bool first = began && (now_is & (FAIL_ONCE | SPOIL_ONCE)) && is_first(began);
     size_t at;
 
+    began = NULL;
     if ((now_is & FAIL_ALWAYS) || ((now_is & FAIL_ONCE) && first))
         return err_set(e, ERR_IO, "a copy that a test lets fail");
     if (!last.n || !((now_is & SPOIL_ALWAYS) || ((now_is & SPOIL_ONCE) && first)))
