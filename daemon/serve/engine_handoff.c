@@ -402,7 +402,7 @@ static int offer(struct engine_handoff *h, const struct sched_out *o, struct err
         b[i] = (struct wire_block){.id = o->block[i],
                                    .gen = sched_block_gen(h->sched, o->block[i])};
         if (h->sums)
-            b[i].sum = kvmap_sum(h->own, &t, from, end);
+            b[i].sum = kvmap_sum(h->own, &t, from, end, 0);
     }
     rc = wire_send_export(h->conn, &w, e);
     free(b);

@@ -328,7 +328,56 @@ static uint64_t sum_row(const struct kvspot *s, int v, uint64_t key)
     return sum;
 }
 
-uint64_t kvmap_sum(const struct kvmap *m, const struct kvtable *t, int from, int upto)
+static bool has(const struct wire_arena *a, int cp_at, int shard, int layer, int head)
+{
+    return a->cp_at == cp_at && a->shard == shard && layer >= a->first_layer &&
+           layer < a->first_layer + a->n_layer && head >= a->head_from &&
+           head < a->head_from + a->n_head;
+}
+
+/* From region `at` on, the first that has it; -1. */
+static int next_copy(const struct kvmap *m, int at, const struct kvspot *s, int layer,
+                     int head)
+{
+    for (; at < m->n; at++)
+        if (has(&m->region[at].at, s->in->at.cp_at, s->in->at.shard, layer, head))
+            return at;
+    return -1;
+}
+
+/* *s where the copy'th rank has it, or the last. */
+static void other_copy(const struct kvmap *m, struct kvspot *s, int copy, int layer,
+                       int head)
+{
+    int at = (int)(s->in - m->region);
+    size_t block = s->off / s->in->layout.block_bytes;
+
+    for (int next = at; copy > 0 && next >= 0; copy--) {
+        next = next_copy(m, next + 1, s, layer, head);
+        at = next < 0 ? at : next;
+    }
+    s->in = &m->region[at];
+    s->off = block * s->in->layout.block_bytes +
+             kv_head_off(&s->in->layout, layer - s->in->at.first_layer, 0,
+                         head - s->in->at.head_from);
+}
+
+int kvmap_copies(const struct kvmap *m)
+{
+    int most = 1;
+
+    for (int i = 0; i < m->n; i++) {
+        const struct wire_arena *a = &m->region[i].at;
+        int n = 0;
+        for (int k = 0; k < m->n; k++)
+            n += has(&m->region[k].at, a->cp_at, a->shard, a->first_layer, a->head_from);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+uint64_t kvmap_sum(const struct kvmap *m, const struct kvtable *t, int from, int upto,
+                   int copy)
 {
     const struct wire_arena *a = &m->region[0].at;
     uint64_t sum = 0;
@@ -337,6 +386,8 @@ uint64_t kvmap_sum(const struct kvmap *m, const struct kvtable *t, int from, int
         for (int l = 0; l < a->all_layers; l++)
             for (int h = 0; h < a->all_heads; h++) {
                 struct kvspot s = kvmap_find(m, t, l, h, p);
+                if (copy)
+                    other_copy(m, &s, copy, l, h);
                 uint64_t key = mix((uint64_t)p << 32 ^ (uint64_t)l << 16 ^ (uint64_t)h);
                 sum += sum_row(&s, 0, key);
                 if (!a->v_dim)

@@ -81,7 +81,11 @@ static inline size_t kvmap_element(const struct kv_layout *l)
 {
     return l->type == DT_F32 ? 4 : 2;
 }
-/* Of the KV of positions from .. upto-1, the same in any layout; never 0. */
-uint64_t kvmap_sum(const struct kvmap *m, const struct kvtable *t, int from, int upto);
+/* Ranks that have the same head of the same positions, at most. */
+int kvmap_copies(const struct kvmap *m);
+/* Of the KV of positions from .. upto-1, the same in any layout; never 0. Of heads that
+ * stand on several ranks the copy'th is taken, or the last. */
+uint64_t kvmap_sum(const struct kvmap *m, const struct kvtable *t, int from, int upto,
+                   int copy);
 
 #endif

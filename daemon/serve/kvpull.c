@@ -179,9 +179,10 @@ static int check_sums(const struct puller *u, struct err *e)
         int from = (j->first + i) * bt, end = from + bt < j->upto ? from + bt : j->upto;
         if (!j->blocks[i].sum || from < j->from)
             continue;
-        if (kvmap_sum(j->dst, &u->dst, from, end) != j->blocks[i].sum)
-            return err_set(e, ERR_CORRUPT, "the copy of KV block %d has another sum",
-                           j->blocks[i].id);
+        for (int c = 0; c < kvmap_copies(j->dst); c++)
+            if (kvmap_sum(j->dst, &u->dst, from, end, c) != j->blocks[i].sum)
+                return err_set(e, ERR_CORRUPT, "the copy of KV block %d has another sum",
+                               j->blocks[i].id);
     }
     return 0;
 }

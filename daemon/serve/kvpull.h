@@ -45,7 +45,7 @@ struct kvpull_job {
     int32_t *table; /* ours, from block 0 on */
     int n_table;
     int from, upto;
-    bool sums; /* compare those of whole blocks */
+    bool sums; /* compare those of whole blocks, in all ranks of ours that have them */
     /* filled in */
     int rc;
     struct err why; /* ERR_CONFLICT: the blocks are not there any more */
