@@ -101,6 +101,8 @@ static int fill_cfg(const struct engine_opts *o, struct engine_cfg *c, struct er
         .null_exec = i->executor == 1,
         .reuse = i->reuse,
         .chunks = (int)i->chunks,
+        .as_tp = (int)i->as_tp,
+        .as_cp = (int)i->as_cp,
         .moe = {.spare = (int)i->spare,
                 .routing = (enum spread)i->routing,
                 .overflow = (enum moe_overflow)i->overflow,

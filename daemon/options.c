@@ -71,6 +71,10 @@
         INT(T, P cp_u, "cp-u", 1, 32, "1", "N", "cp ranks that share heads, of usp"),    \
         INT(T, P chunks, "chunks", 1, 16, "1", "N",                                      \
             "parts in which rows go to experts of other ranks"),                         \
+        INT(T, P as_tp, "round-as-tp", 0, 128, "0", "N",                                 \
+            "round as so many tp ranks do; 0 = as it is cut"),                           \
+        INT(T, P as_cp, "round-as-cp", 0, 32, "0", "N",                                  \
+            "round as so many cp ranks that share positions; 0 = as it is cut"),         \
         INT(T, P spare, "spare", 0, 256, "0", "N",                                       \
             "slots of a rank and layer for copies of experts"),                          \
         ENUM(T, P routing, "routing", "static|least-loaded|probabilities", "static",     \

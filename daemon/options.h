@@ -39,6 +39,7 @@ struct instance_opts {
     int64_t cp, cp_u, adp;
     int cp_method;                   /* allgather | ring | striped | ulysses | usp */
     int64_t chunks;                  /* in which rows go to experts of other ranks */
+    int64_t as_tp, as_cp;            /* ranks as which it rounds */
     int64_t spare;                   /* slots for experts that move */
     int routing, overflow, transfer; /* enums spread, moe_overflow, moe_transfer */
     const char *capacity;            /* a factor, a number; 0 = none */

@@ -259,9 +259,10 @@ struct kv_share {
 /* Attention over a member's positions only, not divided by the sum: row r, at position
  * pos[r] of sequence seq[r], gives for its heads the values, then the maxima (log2), then
  * the sums: y[r, 0 .. n_head * (dv + 2)), dv as in op_attn. A maximum of -inf: it sees
- * none of them. K and V stand in the arena, at blocks table[seq * max_blocks ..], or,
- * packed by op_kv_pack, at n_blocks layer blocks from `off` of `blocks`, where block j of
- * a sequence is first[seq] + j. */
+ * none of them. K and V stand in the arena, at blocks table[seq * max_blocks ..], which
+ * are the member's or (whole; not striped) those of all members in turn; or, packed by
+ * op_kv_pack, at n_blocks layer blocks from `off` of `blocks`, where block j of a sequence
+ * is first[seq] + j. */
 struct op_attn_part {
     struct view y, q;
     int n_head, n_kv_head, head_dim;
@@ -273,6 +274,7 @@ struct op_attn_part {
     int layer;
     int n_seq, max_blocks;
     struct iview table;  /* n_seq * max_blocks */
+    bool whole;          /* it lists the blocks of all members */
     struct dbuf *blocks; /* NULL: the arena */
     size_t off;
     int n_blocks;
@@ -445,13 +447,12 @@ struct op_experts {
     float limit;
     struct view act; /* scratch: [t, ff] */
 };
-/* y[r,:] (+)= sum over j of weights[r,j] * x[from[r * top_k + j],:], in order of j, in
+/* y[r,:] = sum over j of weights[r,j] * x[from[r * top_k + j],:], in order of j, in
  * f32; from.buf NULL: row r * top_k + j itself. A `from` of -1 adds nothing. */
 struct op_combine {
     struct view y, x, weights;
     int top_k;
     struct iview from;
-    bool add;
 };
 /* Rows of x as e4m3 with a scale (f32, the largest over 448) each, op_pack8_bytes a row,
  * at byte `off` of `to`; and back. As many rows as the values of count sum up to, at most

@@ -45,6 +45,12 @@ static void sees(const struct part_job *j, int r, int *ret_lo, int *ret_hi)
     *ret_lo = window && end > window ? held(&j->o->share, end - window) : 0;
 }
 
+/* Where in the table of a sequence the member's block b stands. */
+static int64_t in_table(const struct op_attn_part *o, int b)
+{
+    return o->whole ? (int64_t)b * o->share.n + o->share.at : b;
+}
+
 static const char *block_at(const struct part_job *j, int seq, int b)
 {
     const struct op_attn_part *o = j->o;
@@ -53,8 +59,7 @@ static const char *block_at(const struct part_job *j, int seq, int b)
     if (o->blocks)
         return ((struct cpu_dbuf *)o->blocks)->mem + o->off +
                (size_t)(j->first[seq] + b) * l->layer_bytes;
-    return cpu_kv_block(o->kv,
-                        j->table[(size_t)seq * (size_t)o->max_blocks + (size_t)b]) +
+    return cpu_kv_block(o->kv, j->table[(int64_t)seq * o->max_blocks + in_table(o, b)]) +
            (size_t)o->layer * l->layer_bytes;
 }
 
@@ -76,8 +81,8 @@ static bool row_ok(struct stream *s, const struct part_job *j, int r)
         if (o->blocks) {
             at = j->first[seq] + b;
             max = o->n_blocks;
-        } else if (b < o->max_blocks) {
-            at = j->table[(size_t)seq * (size_t)o->max_blocks + (size_t)b];
+        } else if (in_table(o, b) < o->max_blocks) {
+            at = j->table[(int64_t)seq * o->max_blocks + in_table(o, b)];
         }
         if (at < 0 || at >= max) {
             cpu_stream_fault(s, "attention of row %d: block %d at place %d, there are %d",

@@ -506,7 +506,7 @@ static void combine_member(void *arg, int member, int n_members)
                 if (!from || from[p] >= 0)
                     sum += w[j] * cpu_row(&o->x, from ? from[p] : p)[c];
             }
-            y[c] = o->add ? y[c] + sum : sum;
+            y[c] = sum;
         }
     }
 }

@@ -300,13 +300,15 @@ static void count(const struct conf_instance *i, const struct layout *l,
 
 /* The engine's own rule first, since its sentence is the plainest; then what planning
  * counts by. */
-static int check_layout(const struct model *m, const struct layout *l,
-                        const struct shapes *s, struct err *e)
+static int check_layout(const struct model *m, const struct conf_instance *i,
+                        const struct layout *l, const struct shapes *s, struct err *e)
 {
     struct forward_part p;
     struct err why = {0};
 
     forward_part_of(l, &p);
+    p.as_tp = (int)i->round_as.tp;
+    p.as_cp = (int)i->round_as.cp;
     if (forward_part_check(model_info(m), &p, &why) == 0) {
         enum layout_fault f = layout_check(l, s, 0, &why);
 
@@ -333,7 +335,7 @@ static int check(const struct model *m, const struct conf_instance *i,
 {
     struct shapes s;
 
-    if (capacity_shapes(m, &s, e) < 0 || check_layout(m, l, &s, e) < 0 ||
+    if (capacity_shapes(m, &s, e) < 0 || check_layout(m, i, l, &s, e) < 0 ||
         check_pool(i, l, &s, e) < 0)
         return -1;
     if (c->ranks > c->devices) {

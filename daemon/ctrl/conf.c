@@ -20,6 +20,7 @@
 #include "daemon/ctrl/conf_rows.h"
 #include "daemon/ctrl/conf_set.h"
 #include "daemon/ctrl/conf_tree.h"
+#include "daemon/ctrl/roundas.h"
 
 struct box {
     struct conf c; /* first */
@@ -292,6 +293,12 @@ static void lay_pool(struct conf_instance *i, const struct conf_pool *p)
 /* At most 64 entries come from these loops: add_copies has counted. */
 static void add_copies_of(struct walk *w, const struct conf_instance *x)
 {
+    struct conf_instance pools[2] = {*x, *x};
+
+    lay_pool(&pools[0], &x->prefill);
+    lay_pool(&pools[1], &x->decode);
+    if (x->mode == CONF_SPLIT)
+        roundas_of_pools(&pools[0], &pools[1]);
     for (int64_t k = 2; x->mode != CONF_SPLIT && k <= x->replicas; k++)
         add_copy(w, x, "", k);
     for (int role = CONF_ROLE_PREFILL; x->mode == CONF_SPLIT && role <= CONF_ROLE_DECODE;
@@ -304,6 +311,8 @@ static void add_copies_of(struct walk *w, const struct conf_instance *x)
 
             v->role = role;
             lay_pool(v, p);
+            v->round_as.tp = pools[0].round_as.tp;
+            v->round_as.cp = pools[0].round_as.cp;
         }
     }
 }

@@ -80,6 +80,9 @@ struct conf_instance {
         const char *emulate;
     } layout;
     struct {
+        int64_t tp, cp; /* 0 = not said, see roundas.h */
+    } round_as;
+    struct {
         int64_t spare;
         int policy; /* enum controller_policy: off | advise | auto */
         int64_t sample_ms, share_s, dwell_s, horizon_s, deadline_s;

@@ -19,7 +19,7 @@ struct answer {
     char *path;
     struct timespec changed;
     off_t size;
-    int64_t ctx, kv_mib, max_seqs, step_tok;
+    int64_t ctx, kv_mib, max_seqs, step_tok, as_tp, as_cp;
     int role;
     struct layout layout;
     uint64_t bytes;
@@ -48,7 +48,9 @@ static bool answers(const struct answer *a, const char *path, const struct stat 
            a->changed.tv_sec == st->st_mtim.tv_sec &&
            a->changed.tv_nsec == st->st_mtim.tv_nsec && a->ctx == i->ctx &&
            a->kv_mib == i->kv.mib && a->max_seqs == i->max_seqs &&
-           a->step_tok == i->step_tok && a->role == i->role && layout_same(&a->layout, l);
+           a->step_tok == i->step_tok && a->role == i->role &&
+           a->as_tp == i->round_as.tp && a->as_cp == i->round_as.cp &&
+           layout_same(&a->layout, l);
 }
 
 static void ask(struct answer *a, const struct conf_instance *i)
@@ -90,6 +92,8 @@ uint64_t need_bytes(struct need *n, const char *path, const struct conf_instance
                              .kv_mib = i->kv.mib,
                              .max_seqs = i->max_seqs,
                              .step_tok = i->step_tok,
+                             .as_tp = i->round_as.tp,
+                             .as_cp = i->round_as.cp,
                              .role = i->role};
         a->layout = *l;
         ask(a, i);

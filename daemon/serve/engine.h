@@ -43,6 +43,7 @@ struct engine_cfg {
     bool null_exec, reuse;
     struct layout layout; /* zeroed = one rank */
     int chunks;           /* in which rows go to experts; 0 = 1 */
+    int as_tp, as_cp;     /* of forward_part */
     struct forward_experts moe;
     const char *emulate;        /* rack whose links are emulated; "" = none */
     uint8_t secret[16];         /* of the prefix hash */

@@ -131,6 +131,8 @@ static int new_buffers(struct forward *f, struct err *e)
     int outs = d->last ? f->cfg.max_outs : 0;
     int rows = max_int((f->cfg.max_rows + d->cp_u - 1) / d->cp_u, outs);
     bool tp = d->tp > 1, moe = i->moe.n_expert > 0, latent = i->mla.kv_lora > 0;
+    bool sums = d->tp * d->n_piece > 1;
+    int levels = forward_levels(d);
     int ff = moe && !i->moe.n_dense ? 1 : d->n_ff;
     const struct {
         struct dbuf **at;
@@ -145,13 +147,14 @@ static int new_buffers(struct forward *f, struct err *e)
         {&f->lat_y, latent ? rows : 0, d->n_head * i->mla.kv_lora},
         {&f->att, rows, d->o_dim},
         {&f->act, rows, max_int(ff, d->n_ff_shared)},
-        {&f->sum, f->cfg.part.sp || moe ? rows : 0, i->n_embd},
-        {&f->squares, tp && i->qk_norm_full ? rows : 0, 2},
+        {&f->sum, sums || moe ? levels * rows : 0, i->n_embd},
+        {&f->squares, sums && i->qk_norm_full ? levels * f->cfg.max_rows : 0, 2},
         {&f->out_x, outs, i->n_embd},
         {&f->logits, outs, d->n_vocab},
         {&f->gathered, tp ? outs : 0, i->n_vocab},
     };
 
+    f->sum_rows = rows;
     for (size_t r = 0; r < sizeof(bufs) / sizeof(bufs[0]); r++)
         if (new_buf(f, bufs[r].rows, bufs[r].cols, bufs[r].at, e) < 0)
             return -1;
@@ -168,6 +171,7 @@ static void settle_part(struct forward_part *p)
     p->cp = max_int(p->cp, 1);
     p->cp_u = max_int(p->cp_u, 1);
     p->adp = max_int(p->adp, 1);
+    p->as_cp = max_int(p->as_cp, 1);
     p->micro = min_int(p->micro ? p->micro : p->pp, FORWARD_MICRO_MAX);
     p->sp = p->sp && p->tp > 1;
     assert(p->tp == 1 || p->tp_comm);

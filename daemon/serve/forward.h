@@ -89,6 +89,10 @@ struct forward_part {
     int chunks; /* parts in which rows go to experts elsewhere, so that they travel while
                    others are computed; 0 = 1 */
     bool sp;
+    /* Round as a layout with so many tp and ring cp ranks does (0 = as it is cut): what
+     * is here is computed in the pieces that these would have, and put together as
+     * theirs. */
+    int as_tp, as_cp;
     struct forward_experts experts;
     /* borrowed; NULL where the size is 1 */
     struct comm *tp_comm, *pp_comm, *ep_comm, *cp_comm, *cp_u_comm;

@@ -82,7 +82,7 @@ static int new_buffers(struct forward *f, struct err *e)
         {&cp->heads, all, (size_t)row_dim(f)},
         {&cp->att, all, home},
         {&cp->to_rows, share, home},
-        {&cp->parts, r * rows, (size_t)part_dim(f)},
+        {&cp->parts, cp->n_part > 1 ? (size_t)cp->n_part * rows : 0, (size_t)part_dim(f)},
         {&cp->few_part, ring, (size_t)part_dim(f)},
         {&cp->few_q, ring, heads},
         {&cp->all_q, ring, heads},
@@ -109,11 +109,12 @@ int forward_cp_new(struct forward *f, struct err *e)
     size_t rows = (size_t)c->max_rows, blocks;
     struct forward_cp *cp;
 
-    if (f->w.d.cp * f->w.d.cp_u == 1)
+    if (f->w.d.cp * f->w.d.cp_u * max_int(c->part.as_cp, 1) == 1)
         return 0;
     cp = f->cp = xcalloc(1, sizeof(*cp));
     cp->r = f->w.d.cp;
     cp->u = f->w.d.cp_u;
+    cp->n_part = cp->r > 1 ? cp->r : max_int(c->part.as_cp, 1);
     cp->share_max = (c->max_rows + cp->u - 1) / cp->u;
     cp->striped = c->part.cp_method == CP_STRIPED;
     cp->gather = c->part.cp_method == CP_GATHER;
@@ -238,13 +239,12 @@ static struct op_attn_part part_of(const struct forward *f, const struct cp_batc
         .head_dim = a->op.head_dim,
         .scale = a->op.scale,
         .window = a->op.window,
-        .share = {f->cp->r, from_rank, f->cp->striped},
+        .share = {f->cp->n_part, from_rank, f->cp->striped},
         .kv = f->kv,
         .layer = a->op.layer,
         .n_seq = c->n_seq,
         .max_blocks = c->max_blocks,
         .table = iview_of(f, c->at_table, c->n_seq * c->max_blocks),
-        .first = iview_of(f, c->at_first + from_rank * c->n_seq, c->n_seq),
     };
 }
 
@@ -252,8 +252,8 @@ static int merge(struct forward *f, const struct attend *a, struct view y, struc
 {
     const struct op_attn_merge o = {
         .y = y,
-        .x = view_of(f->cp->parts, y.rows * f->cp->r, part_dim(f)),
-        .n_part = f->cp->r,
+        .x = view_of(f->cp->parts, y.rows * f->cp->n_part, part_dim(f)),
+        .n_part = f->cp->n_part,
         .n_head = f->w.d.n_attn_head,
         .head_dim = value_dim(f),
         .sinks = a->op.sinks,
@@ -281,6 +281,7 @@ static int part_come(struct forward *f, const struct cp_batch *c, const struct a
     o.pos = iview_of(f, c->at_our_pos + c->n_few, n);
     o.seq = iview_of(f, c->at_our_seq + c->n_few, n);
     o.blocks = blocks;
+    o.first = iview_of(f, c->at_first + from_rank * c->n_seq, c->n_seq);
     o.off = off;
     o.n_blocks = c->blocks[from_rank];
     return n ? op_attn_part(f->s, &o, e) : 0;
@@ -398,6 +399,25 @@ static int attend_here(struct forward *f, const struct attend *a,
     return op_attn(f->s, &o, e);
 }
 
+/* The same in the parts that ranks which share the positions would have. */
+static int attend_in_parts(struct forward *f, const struct cp_batch *c,
+                           const struct attend *a, struct err *e)
+{
+    int n = c->n_ours;
+
+    for (int p = 0; n && p < f->cp->n_part; p++) {
+        struct op_attn_part o = part_of(f, c, a, p);
+        o.q = a->q;
+        o.y = view_from(f->cp->parts, p * n, n, part_dim(f));
+        o.pos = iview_of(f, c->at_our_pos, n);
+        o.seq = iview_of(f, c->at_our_seq, n);
+        o.whole = true;
+        if (op_attn_part(f->s, &o, e) < 0)
+            return -1;
+    }
+    return merge(f, a, a->y, e);
+}
+
 static struct op_span span_of(const struct forward *f, const struct cp_batch *c)
 {
     return (struct op_span){
@@ -437,7 +457,8 @@ static int attend(struct forward *f, const struct forward_layer *l,
     if (rope_store(f, l, c, a, &span, e) < 0)
         return -1;
     if (f->cp->r == 1)
-        return attend_here(f, a, &span, e);
+        return f->cp->n_part > 1 ? attend_in_parts(f, c, a, e)
+                                 : attend_here(f, a, &span, e);
     if (c->packs && kv_comes(f, c, a, e) < 0)
         return -1;
     return c->n_few_all ? q_goes(f, c, a, e) : 0;

@@ -21,7 +21,8 @@
  *           contexts, which are gathered (allgather) or go round (ring, striped, usp).
  *           Rows of sequences that have few in the step (decode) go to the KV: q is
  *           gathered, every rank attends over what it has, the parts travel home.
- *   R = 1   plain attention over the rank's heads.
+ *   R = 1   plain attention over the rank's heads; or, where it is to round as that of
+ *           part.as_cp ranks, the parts that these would have (not of stripes).
  *
  * Latent attention goes the same ways. Its one KV head is on all of the U ranks, which
  * share the heads of q alone, so its memory is divided by R only.
@@ -58,6 +59,7 @@ struct cp_batch {
 
 struct forward_cp {
     int r, u, share_max; /* R, U; rows of a share at most */
+    int n_part;          /* that attention is put together from: R, or as_cp */
     bool striped, gather;
     size_t max_pack; /* blocks */
     struct cp_batch batch[FORWARD_MICRO_MAX];

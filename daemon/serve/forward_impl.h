@@ -52,11 +52,12 @@ struct forward {
     int n_host;
     struct kv_moved *moved;                     /* of the step that runs */
     struct dbuf *x, *h, *q, *k, *v, *att, *act; /* [max_rows, ..] */
-    struct dbuf *lat_q, *lat_y;  /* latent attention: of all heads, [max_rows, ..] */
-    struct dbuf *sum;            /* sp, experts: [max_rows, n_embd] */
-    struct dbuf *squares;        /* norms over heads of all tp members: [max_rows, 2] */
+    struct dbuf *lat_q, *lat_y; /* latent attention: of all heads, [max_rows, ..] */
+    struct dbuf *sum; /* tp, experts: [n_level, sum_rows, n_embd], see forward_sum.c */
+    int sum_rows;
+    struct dbuf *squares; /* norms over heads of all tp members: [n_level, max_rows, 2] */
     struct forward_moe *moe;     /* NULL for a dense model */
-    struct forward_cp *cp;       /* NULL where no rows are shared */
+    struct forward_cp *cp;       /* NULL where no rows are shared, as if or in truth */
     struct dbuf *out_x, *logits; /* [max_outs, ..] */
     struct dbuf *gathered;       /* tp: logits of all members */
     struct dbuf *idx;            /* staging on the device */
@@ -108,10 +109,16 @@ static inline bool forward_leads(const struct forward *f)
     return f->w.d.cp_at == 0 && f->w.d.cp_u_at == 0;
 }
 
+/* Do cp ranks share the rows? */
+static inline bool forward_cut_rows(const struct forward *f)
+{
+    return f->w.d.cp * f->w.d.cp_u > 1;
+}
+
 /* May rows of others come to my experts in a run in which I have none? */
 static inline bool forward_shares(const struct forward *f)
 {
-    return f->cp || f->now_rows;
+    return forward_cut_rows(f) || f->now_rows;
 }
 
 /* Cut the step into *ret_n micro-batches and upload what ops read of them. */
@@ -129,8 +136,7 @@ int forward_head(struct forward *f, const struct shape *s, int first, int n,
 void forward_unpack(struct forward *f, int n);
 /* y := norm(x); f->q, f->k := normed where the family norms all heads together;
  * h := norm(x) on all rows, where sp (the micro-batch when x has the
- * member's own rows, else NULL) from the members' own; y (+)= x * w^T; sums of f->sum
- * onto own rows.
+ * member's own rows, else NULL) from the members' own; y (+)= x * w^T.
  */
 int run_norm(struct forward *f, struct view y, struct view x, const struct weight *w,
              struct err *e);
@@ -139,8 +145,18 @@ int norm_all(struct forward *f, struct dbuf *x, int rows, const struct weight *w
              const struct shape *sp, struct err *e);
 int product(struct forward *f, struct view y, struct dbuf *x, const struct weight *w,
             bool add, struct err *e);
+/* forward_sum.c: partial sums of all rows in f->sum come together on their owners' rows
+ * (sp): in x itself, or added to it. x += the tp ranks' sums in f->sum. x += y * w^T +
+ * bias over the group, w the layer's matrix of SUM_.. cut by columns; one member has the
+ * bias. Levels of f->sum. */
 int scatter_sum(struct forward *f, struct dbuf *x, const struct shape *s, bool add,
                 struct err *e);
+int add_sum(struct forward *f, struct dbuf *x, int rows, const struct shape *sp,
+            struct err *e);
+int close_pair(struct forward *f, struct dbuf *x, struct dbuf *y, int rows,
+               const struct forward_layer *l, int sum, const struct shape *sp,
+               struct err *e);
+int forward_levels(const struct forward_dims *d);
 /* The ops of a layer's attention without rows and views: over the heads that are mine at
  * attention. */
 struct op_rope_store forward_rope_of(const struct forward *f,

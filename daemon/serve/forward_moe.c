@@ -354,7 +354,7 @@ static int shared(struct forward *f, const struct forward_layer *l, struct view 
 }
 
 int moe_combine(struct forward *f, struct view y, struct view x, int first, bool sent,
-                bool add, struct err *e)
+                struct err *e)
 {
     int k = f->w.info.moe.top_k;
     struct forward_moe *m = f->moe;
@@ -362,24 +362,11 @@ int moe_combine(struct forward *f, struct view y, struct view x, int first, bool
                            .x = x,
                            .weights =
                                view_from(m->weights, m->own + first / k, y.rows, k),
-                           .top_k = k,
-                           .add = add};
+                           .top_k = k};
 
     if (sent || moe_takes_away(f))
         o.from = moe_ints_of(f, m->at.pos + first, x.rows);
     return op_combine(f->s, &o, e);
-}
-
-/* The tp ranks' sums in x, to which member 0 added them, or (sp) in f->sum. */
-static int close_sum(struct forward *f, struct dbuf *x, int rows, const struct shape *sp,
-                     struct err *e)
-{
-    if (sp)
-        return scatter_sum(f, x, sp, true, e);
-    if (f->w.d.tp == 1)
-        return 0;
-    return comm_all_reduce(f->cfg.part.tp_comm, f->s, (struct comm_at){x, 0},
-                           (int64_t)rows * f->w.info.n_embd, e);
 }
 
 /* ---- experts here ---- */
@@ -390,7 +377,7 @@ static int run_here(struct forward *f, const struct forward_layer *l, struct dbu
     int cols = f->w.info.n_embd, n = f->w.info.moe.n_expert;
     int pairs = rows * f->w.info.moe.top_k;
     struct forward_moe *m = f->moe;
-    struct view h = view_of(f->h, rows, cols), y = view_of(sp ? f->sum : x, rows, cols);
+    struct view h = view_of(f->h, rows, cols), y = view_of(f->sum, rows, cols);
     m->own = 0;
     m->n_own = rows;
     m->cap = m->cap_known = capacity_of(f, rows);
@@ -411,11 +398,10 @@ static int run_here(struct forward *f, const struct forward_layer *l, struct dbu
         forward_tally_here(f, l, false, e) < 0 || op_group(f->s, &group, e) < 0 ||
         moe_experts(f, l, h, 0, pairs, f->w.info.moe.top_k, n, e) < 0 ||
         forward_tally_here(f, l, true, e) < 0 ||
-        moe_combine(f, y, view_of(m->done, pairs, cols), 0, false,
-                    !sp && f->w.d.tp_at == 0, e) < 0 ||
+        moe_combine(f, y, view_of(m->done, pairs, cols), 0, false, e) < 0 ||
         shared(f, l, y, h, e) < 0)
         return -1;
-    return close_sum(f, x, rows, sp, e);
+    return add_sum(f, x, rows, sp, e);
 }
 
 /* ---- experts apart ---- */
@@ -471,8 +457,7 @@ static int run_apart(struct forward *f, const struct forward_layer *l, struct db
     f->moe->of.at += all ? 0 : from;
     set_capacity(f, rows, known);
     if (run_norm(f, h, mine, l->w[ROLE_FFN_NORM], e) < 0 || route(f, l, h, e) < 0 ||
-        forward_spread(f, l, known, e) < 0 ||
-        forward_travel(f, l, y, h, rows, false, e) < 0 ||
+        forward_spread(f, l, known, e) < 0 || forward_travel(f, l, y, h, rows, e) < 0 ||
         shared(f, l, y, view_from(f->h, f->moe->own, n, cols), e) < 0)
         return -1;
     return bring_home(f, x, rows, from, n, sp, row_bytes, e);
@@ -484,17 +469,16 @@ static int run_cut(struct forward *f, const struct forward_layer *l, struct dbuf
                    int rows, const struct shape *sp, struct err *e)
 {
     int cols = f->w.info.n_embd;
-    struct view h = view_of(f->h, rows, cols), y = view_of(sp ? f->sum : x, rows, cols);
+    struct view h = view_of(f->h, rows, cols), y = view_of(f->sum, rows, cols);
 
     f->moe->own = 0;
     f->moe->n_own = rows;
     set_capacity(f, rows, rows);
     if ((rows && norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0) ||
         route(f, l, h, e) < 0 || forward_spread(f, l, rows, e) < 0 ||
-        forward_travel(f, l, y, h, rows, !sp && f->w.d.tp_at == 0, e) < 0 ||
-        shared(f, l, y, h, e) < 0)
+        forward_travel(f, l, y, h, rows, e) < 0 || shared(f, l, y, h, e) < 0)
         return -1;
-    return rows ? close_sum(f, x, rows, sp, e) : 0;
+    return rows ? add_sum(f, x, rows, sp, e) : 0;
 }
 
 int forward_moe_run(struct forward *f, const struct forward_layer *l, struct dbuf *x,

@@ -123,13 +123,13 @@ int moe_home_rows(const struct forward *f, int rows, int tp_at, int *ret_from);
 /* done[base + p] := expert(x[p / per_row]) for pairs in groups. */
 int moe_experts(struct forward *f, const struct forward_layer *l, struct view x, int base,
                 int pairs, int per_row, int n_slot, struct err *e);
-/* y (+)= the results of pairs first.. of x, in order or, if they were sent, as they came.
+/* y := the results of pairs first.. of x, in order or, if they were sent, as they came.
  */
 int moe_combine(struct forward *f, struct view y, struct view x, int first, bool sent,
-                bool add, struct err *e);
-/* forward_travel.c: y (+)= what the experts made of my rows h, out of `rows`. */
+                struct err *e);
+/* forward_travel.c: y := what the experts made of my rows h, out of `rows`. */
 int forward_travel(struct forward *f, const struct forward_layer *l, struct view y,
-                   struct view h, int rows, bool add, struct err *e);
+                   struct view h, int rows, struct err *e);
 
 /* forward_tally.c. Life; a step begins; the table of one of the stage's layers of
  * experts, of which this rank's slots are from..; where ops count of a layer's slots, and

@@ -1,8 +1,8 @@
 /* daemon/serve/forward_ops.c - the ops of one micro-batch, and where ranks meet.
  *
  * Tensor parallel: q, k, v, gate and up hold the rank's rows, Wo and down its columns, so
- * the sum over the group completes each pair. Member 0 adds its product to the residual,
- * the others leave theirs bare: the all-reduce, in member order, then yields x itself.
+ * the sum over the group completes each pair (forward_sum.c), then it is added to the
+ * residual.
  *
  * Sequence parallel: x holds the rank's rows only. They are normed, gathered for the
  * column-parallel matrices, and the products of the row-parallel ones are reduced back
@@ -26,47 +26,6 @@ int run_norm(struct forward *f, struct view y, struct view x, const struct weigh
     const struct op_norm o = {.y = y, .x = x, .w = w, .eps = f->w.info.norm_eps};
 
     return x.rows ? op_norm(f->s, &o, e) : 0;
-}
-
-/* Norms of q and k over the heads of all tp members. A KV head that stands on several of
- * them counts by its share on each. */
-int norm_heads(struct forward *f, const struct forward_layer *l, int rows, struct err *e)
-{
-    const struct model_info *i = &f->w.info;
-    const struct forward_dims *d = &f->w.d;
-    const struct weight *w[2] = {l->w[ROLE_Q_NORM], l->w[ROLE_K_NORM]};
-    const struct view x[2] = {view_of(f->q, rows, d->q_dim),
-                              view_of(f->k, rows, d->kv_dim)};
-    const int all[2] = {i->n_head * i->head_dim, i->n_kv_head * i->head_dim};
-
-    if (!i->qk_norm_full || !rows)
-        return 0;
-    if (d->tp == 1)
-        return run_norm(f, x[0], x[0], w[0], e) < 0 ? -1
-                                                    : run_norm(f, x[1], x[1], w[1], e);
-    for (int j = 0; j < 2; j++) {
-        const struct op_squares o = {
-            .y = {f->squares, (size_t)j * sizeof(float), rows, 1, 2},
-            .x = x[j],
-            .weigh = (float)all[j] / (float)(x[j].cols * d->tp)};
-        if (op_squares(f->s, &o, e) < 0)
-            return -1;
-    }
-    if (comm_all_reduce(f->cfg.part.tp_comm, f->s, (struct comm_at){f->squares, 0},
-                        (int64_t)rows * 2, e) < 0)
-        return -1;
-    for (int j = 0; j < 2; j++) {
-        const struct op_norm_by o = {
-            .y = x[j],
-            .x = x[j],
-            .sums = {f->squares, (size_t)j * sizeof(float), rows, 1, 2},
-            .w = w[j],
-            .n = all[j],
-            .eps = i->norm_eps};
-        if (op_norm_by(f->s, &o, e) < 0)
-            return -1;
-    }
-    return 0;
 }
 
 /* h := norm(x), on all rows. sp: the micro-batch, when x has the member's own rows. */
@@ -96,47 +55,6 @@ int product(struct forward *f, struct view y, struct dbuf *x, const struct weigh
         .add = add,
     };
     return op_matmul(f->s, &o, e);
-}
-
-/* Partial sums of all rows in f->sum come together on their owners' rows: in x itself, or
- * added to it. */
-int scatter_sum(struct forward *f, struct dbuf *x, const struct shape *s, bool add,
-                struct err *e)
-{
-    int cols = f->w.info.n_embd, from, n;
-
-    own_rows(f, s->n_rows, &from, &n);
-    const struct op_add o = {view_of(x, n, cols), view_from(f->sum, from, n, cols)};
-    if (comm_reduce_scatter(f->cfg.part.tp_comm, f->s, (struct comm_at){f->sum, 0},
-                            add ? at_row(f->sum, from, cols) : (struct comm_at){x, 0},
-                            s->row_elems, e) < 0)
-        return -1;
-    return add && n ? op_add(f->s, &o, e) : 0;
-}
-
-/* x += y * w^T + bias over the group, w cut by columns; one member has the bias. */
-static int close_pair(struct forward *f, struct dbuf *x, struct dbuf *y, int rows,
-                      const struct weight *w, const struct weight *bias,
-                      const struct shape *sp, struct err *e)
-{
-    int cols = f->w.info.n_embd;
-    const struct op_matmul o = {
-        .x = view_of(y, rows, weight_cols(w)),
-        .n_out = 1,
-        .w = {w},
-        .bias = {bias},
-        .y = {view_of(sp ? f->sum : x, rows, cols)},
-        .add = !sp && f->w.d.tp_at == 0,
-    };
-
-    if (op_matmul(f->s, &o, e) < 0)
-        return -1;
-    if (sp)
-        return scatter_sum(f, x, sp, true, e);
-    if (f->w.d.tp == 1)
-        return 0;
-    return comm_all_reduce(f->cfg.part.tp_comm, f->s, (struct comm_at){x, 0},
-                           (int64_t)rows * cols, e);
 }
 
 static int run_qkv(struct forward *f, const struct forward_layer *l, int rows,
@@ -230,7 +148,7 @@ static int run_ffn(struct forward *f, const struct forward_layer *l, struct dbuf
         .up = l->w[ROLE_UP],
     };
 
-    if (rows && close_pair(f, x, att, rows, l->w[ROLE_O], l->w[ROLE_O_BIAS], sp, e) < 0)
+    if (rows && close_pair(f, x, att, rows, l, SUM_O, sp, e) < 0)
         return -1;
     if (!rows &&
         !(forward_shares(f) && l->experts[0])) /* experts here may have rows of others */
@@ -239,7 +157,7 @@ static int run_ffn(struct forward *f, const struct forward_layer *l, struct dbuf
         return forward_moe_run(f, l, x, rows, of, sp, row_bytes, e);
     if (norm_all(f, x, rows, l->w[ROLE_FFN_NORM], sp, e) < 0 || op_glu(f->s, &glu, e) < 0)
         return -1;
-    return close_pair(f, x, f->act, rows, l->w[ROLE_DOWN], NULL, sp, e);
+    return close_pair(f, x, f->act, rows, l, SUM_DOWN, sp, e);
 }
 
 /* ---- between stages ---- */

@@ -29,6 +29,7 @@ void forward_dims_of(const struct model_info *i, const struct forward_part *p,
     d.head_from = d.n_head * d.tp_at;
     d.n_kv_head = at_least_one(i->n_kv_head / d.tp);
     d.kv_from = (int)((int64_t)i->n_kv_head * d.tp_at / d.tp);
+    d.n_piece = p->as_tp > d.tp ? p->as_tp / d.tp : 1;
     d.q_dim = model_q_dim(i) / d.tp;
     d.o_dim = model_o_dim(i) / d.tp;
     d.kv_dim = d.n_kv_head * i->head_dim;
@@ -69,6 +70,38 @@ void forward_part_of(const struct layout *l, struct forward_part *ret)
                                  .adp = l->adp,
                                  .cp_method = l->cp_method,
                                  .sp = l->sp};
+}
+
+/* Can it round as as_tp and as_cp ranks do? As these are cut, so are its pieces. */
+static int check_as(const struct model_info *i, const struct forward_part *p,
+                    struct err *e)
+{
+    int tp = at_least_one(p->tp), as = at_least_one(p->as_tp);
+    int cp = at_least_one(p->cp), as_cp = at_least_one(p->as_cp);
+    bool ffn = !i->moe.n_expert || i->moe.n_dense;
+
+    if (as > 1 && as != tp && (as % tp || tp & (tp - 1)))
+        return err_param(
+            e, ERR_INVALID, "layout",
+            "%d tp ranks cannot round as %d (round_as.tp): their number must "
+            "be a power of two that divides it",
+            tp, as);
+    if (as > 1 && (i->n_head % as || (i->n_kv_head % as && as % i->n_kv_head) ||
+                   (ffn && i->n_ff % as)))
+        return err_param(e, ERR_INVALID, "layout",
+                         "%d tp ranks (round_as.tp) could not share the model: %d heads, "
+                         "%d KV heads, an FFN of %d",
+                         as, i->n_head, i->n_kv_head, i->n_ff);
+    if (as_cp > 1 && (as_cp > FORWARD_CP_MAX || (cp > 1 && cp != as_cp)))
+        return err_param(e, ERR_INVALID, "layout",
+                         "%d ranks that share positions cannot round as %d (round_as.cp)",
+                         cp, as_cp);
+    if (as_cp > 1 && cp > 1 && p->cp_method == CP_STRIPED)
+        return err_param(e, ERR_INVALID, "layout",
+                         "round_as.cp %d: stripes share positions one by one, and "
+                         "nothing else rounds so",
+                         as_cp);
+    return 0;
 }
 
 static int check_cp(const struct model_info *i, const struct forward_part *p,
@@ -143,5 +176,5 @@ int forward_part_check(const struct model_info *i, const struct forward_part *p,
     if (pp > i->n_layer)
         return err_param(e, ERR_INVALID, "layout", "pp %d is more than the %d layers", pp,
                          i->n_layer);
-    return check_cp(i, p, e);
+    return check_cp(i, p, e) < 0 ? -1 : check_as(i, p, e);
 }

@@ -24,7 +24,7 @@ size_t forward_stage_size(const struct forward_cfg *c)
 
     if (size_mul(blocks, (size_t)c->max_items, &n) < 0 || n > INT32_MAX / 8)
         return 0;
-    if (c->part.cp > 1 || c->part.cp_u > 1)
+    if (c->part.cp > 1 || c->part.cp_u > 1 || c->part.as_cp > 1)
         plan = forward_cp_stage_size(c, n);
     /* ids, output rows, marks of both, item rows, positions, both sides of copies, 10
      * gaps of alignment */

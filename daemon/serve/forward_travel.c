@@ -41,7 +41,7 @@ static int count_chunks(const struct forward *f, int rows)
     int n = min_int(max_int(f->cfg.part.chunks, 1), FORWARD_CHUNKS_MAX);
     int all = f->now_rows ? 0 : rows;
 
-    if (f->cp ||
+    if (forward_cut_rows(f) ||
         moe_second_pass(f)) /* others may have any number of rows; one first pass */
         return 1;
     for (int g = 0; f->now_rows && g < f->cfg.part.adp; g++)
@@ -56,7 +56,7 @@ static struct chunk chunk_of(const struct forward *f, int rows, int n_chunks, in
 
     int per_group = f->w.d.tp / f->w.d.etp, from;
 
-    if (f->cp) {
+    if (forward_cut_rows(f)) {
         c.n = moe_home_rows(f, rows, f->w.d.tp_at, &from) * k;
         c.most = f->moe->max_here;
         return c;
@@ -201,7 +201,7 @@ static int work(struct forward *f, const struct forward_layer *l, const struct c
 }
 
 int forward_travel(struct forward *f, const struct forward_layer *l, struct view y,
-                   struct view h, int rows, bool add, struct err *e)
+                   struct view h, int rows, struct err *e)
 {
     int n = count_chunks(f, rows), k = f->w.info.moe.top_k;
     struct chunk c[FORWARD_CHUNKS_MAX];
@@ -226,7 +226,7 @@ int forward_travel(struct forward *f, const struct forward_layer *l, struct view
                 unpack(f, f->moe->back, 3, last->first, last->n,
                        f->moe->at.back + last->at * f->cfg.part.ep, e) < 0 ||
                 moe_combine(f, to, view_from(f->moe->back, last->first, last->n, y.cols),
-                            last->first, true, add, e) < 0)
+                            last->first, true, e) < 0)
                 return -1;
         }
         if (i + 2 < n && send_out(f, l, h, &c[i + 2], e) < 0)

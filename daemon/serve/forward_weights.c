@@ -305,6 +305,27 @@ static int weights_load_one(struct loading *l, const struct role_row *r, int lay
     return weights_done_with(l, t, e);
 }
 
+/* A matrix whose product is summed up: the rank's columns in pieces. */
+static int weights_load_sum(struct loading *l, const struct role_row *r, int layer,
+                            const struct model_tensor *t, struct forward_layer *out,
+                            struct err *e)
+{
+    const struct run rows = weights_run(l->w, r->rows), cols = weights_run(l->w, r->cols);
+    int n = l->w->d.n_piece, each = cols.n / n;
+
+    if (weights_check(l, r, layer, t, e) < 0)
+        return -1;
+    if (!t)
+        return 0;
+    struct weight **rest = xcalloc((size_t)n, sizeof(struct weight *));
+    out->pieces[r->role == ROLE_O ? SUM_O : SUM_DOWN] = rest;
+    for (int p = 0; p < n; p++)
+        if (weights_put(l, t, rows, (struct run){cols.from + p * each, each}, false,
+                        r->use, p ? &rest[p - 1] : &out->w[r->role], e) < 0)
+            return -1;
+    return weights_done_with(l, t, e);
+}
+
 /* Does this stage hold a role of the whole model? */
 static bool weights_in_stage(const struct loading *l, enum model_role role)
 {
@@ -421,7 +442,7 @@ static int weights_load_latent(struct loading *l, int layer, struct forward_laye
 
 /* All roles of one layer, or (layer -1) those of the whole model. */
 static int weights_load_layer(struct loading *l, int layer, struct weight **out,
-                              struct forward_layer *experts, struct err *e)
+                              struct forward_layer *here, struct err *e)
 {
     for (int r = 0; r < N_ROLES; r++) {
         const struct role_row *row = &weights_roles[r];
@@ -429,10 +450,12 @@ static int weights_load_layer(struct loading *l, int layer, struct weight **out,
             (layer < 0 && !weights_in_stage(l, row->role)))
             continue;
         int at = layer < 0 ? 0 : layer;
+        const struct model_tensor *t = model_tensor(l->m, row->role, at);
         int rc = model_role_is_expert(row->role)
-                     ? weights_load_experts(l, row, at, experts, e)
-                     : weights_load_one(l, row, at, model_tensor(l->m, row->role, at),
-                                        &out[row->role], e);
+                     ? weights_load_experts(l, row, at, here, e)
+                 : row->role == ROLE_O || row->role == ROLE_DOWN
+                     ? weights_load_sum(l, row, at, t, here, e)
+                     : weights_load_one(l, row, at, t, &out[row->role], e);
         if (rc < 0)
             return -1;
     }
@@ -467,6 +490,12 @@ void forward_weights_done(struct forward_weights *w)
     for (int i = 0; w->layers && i < w->d.n_layer; i++) {
         for (int r = 0; r < ROLE_COUNT; r++)
             weight_free(w->layers[i].w[r]);
+        for (int k = 0; k < N_SUMS; k++) {
+            struct weight **x = w->layers[i].pieces[k];
+            for (int p = 0; x && p < w->d.n_piece - 1; p++)
+                weight_free(x[p]);
+            free(x);
+        }
         for (int k = 0; k < 2; k++) {
             struct weight **x = w->layers[i].heads[k];
             for (int h = 0; x && h < w->d.n_head; h++)

@@ -11,8 +11,13 @@
 
 struct weight;
 
+/* Products that are summed up over the tp ranks. */
+enum { SUM_O, SUM_DOWN, N_SUMS };
+
 struct forward_layer {
     struct weight *w[ROLE_COUNT]; /* NULL where the model has none */
+    /* Of those that are summed up: the pieces after the first, [d.n_piece - 1]. */
+    struct weight **pieces[N_SUMS];
     /* By role from ROLE_EXP_GATE on: [d.n_slot], of which the first d.n_home are loaded
      * and the others are NULL until experts move there; NULL where the layer has none. */
     struct weight **experts[MODEL_EXPERT_ROLES];
@@ -28,6 +33,7 @@ struct forward_dims {
     int cp, cp_at, cp_u, cp_u_at;
     int n_attn_head, n_attn_kv, attn_kv_from; /* of them, at attention: shared by cp_u */
     int q_dim, o_dim, kv_dim, n_ff, ff_from, n_vocab, vocab_from;
+    int n_piece;             /* of a sum over tp, that are made here: as_tp / tp */
     int n_home, expert_from; /* experts that stand here as loaded */
     int n_slot;              /* places for them: as many on every rank */
     int etp;                 /* ranks that share every expert's width: 1 or tp */

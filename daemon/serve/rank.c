@@ -57,6 +57,8 @@ static struct forward_part part_of(const struct rank *r)
 
     return (struct forward_part){
         .chunks = r->cfg.forward.part.chunks,
+        .as_tp = r->cfg.forward.part.as_tp,
+        .as_cp = r->cfg.forward.part.as_cp,
         .micro = r->cfg.forward.part.micro,
         .experts = r->cfg.forward.part.experts,
         .tp = m->size[MESH_TP],

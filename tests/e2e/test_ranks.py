@@ -65,7 +65,7 @@ def check(rack, **directives):
 
 def commit(rack, **directives):
     rack.commit("instances.main.", **directives)
-    wait_for(lambda: [i["state"] for i in rack.local("/api/v1/instances")["instances"]] == ["ready"])
+    wait_for(lambda: {i["state"] for i in rack.local("/api/v1/instances")["instances"]} == {"ready"})
 
 
 def test_what_a_rank_holds(mesh):
@@ -124,13 +124,18 @@ def test_bytes_and_time_of_collectives(mesh):
     (dict(layout__pp=31), "pp 31|31 stages"),
     (dict(layout__pp=3), "9 ranks and 8 devices in service"),
     (dict(layout__auto=True), "the planner chooses"),
-], ids=["heads", "experts", "cp", "cp_u", "layers", "devices", "auto"])
+    (dict(layout__tp=1, round_as__tp=2), r"2 tp ranks \(round_as.tp\) could not share the model"),
+    (dict(round_as__tp=9), r"3 tp ranks cannot round as 9 \(round_as.tp\)"),
+    (dict(layout__tp=1, layout__cp=4, round_as__cp=2), "4 ranks that share positions cannot"),
+    (dict(layout__tp=1, layout__cp=2, layout__cp_method="striped", round_as__cp=2), "stripes"),
+], ids=["heads", "experts", "cp", "cp_u", "layers", "devices", "auto", "as-heads", "as-tp",
+        "as-cp", "as-stripes"])
 def test_refused_before_anything_is_stopped(mesh, layout, says):
     """Each is a fault of the check, with the sentence that says what does not divide."""
     pid = main(mesh)["pid"]
     said = check(mesh, **layout)
     assert not (said["ok"] and said["fits"])
-    assert re.search(says, json.dumps(said)), said
+    assert re.search(says, json.dumps(said)), json.dumps(said)
     status, _, body = mesh.local_request("POST", "/api/v1/config/commit", {})
     assert status in (400, 409) and main(mesh)["pid"] == pid, body
     assert mesh.local_request("DELETE", "/api/v1/config/draft")[0] == 200
@@ -157,6 +162,30 @@ def test_context_over_ranks(start):
     counts = comm(r)
     assert counts[0, "cp", "recv"]["bytes"] > 0 and counts[0, "cp", "all-to-all"]["bytes"] > 0
     assert counts[0, "cp_u", "all-to-all"]["bytes"] > 0
+
+
+def test_layouts_that_round_alike(start):
+    """Told to round as three tp ranks and two that share positions, one engine, these
+    ranks and two pools of them give the same tokens and logprobs, to the last bit."""
+    r = start("--rack", "cpu:8", "--kv-mib", "16", "--step-tok", "64")
+    asks = [dict(ASK, prompt="A rabbit lived in a forest. " * n, seed=n, logprobs=3,
+                 temperature=n % 2, max_tokens=24) for n in (1, 3, 12)]
+
+    def answers():
+        return [r.post(TEXT, a)[1]["choices"][0] for a in asks]
+
+    plain = answers()
+    commit(r, round_as__tp=3, round_as__cp=2)
+    alike = answers()
+    assert alike != plain  # other bits
+    for change in (dict(layout__tp=3), dict(layout__tp=1, layout__cp=2),
+                   dict(layout__cp_method="allgather", layout__tp=3),
+                   dict(layout__tp=1, layout__cp=1, mode="split", prefill__layout__tp=3),
+                   dict(prefill__layout__tp=1, prefill__layout__cp=2, decode__layout__tp=3)):
+        commit(r, **change)
+        assert answers() == alike, change
+    commit(r, round_as__tp=0, round_as__cp=0)  # pools do so of their own accord
+    assert answers() == alike
 
 
 def test_groups_share_the_experts(start, tmp_path):

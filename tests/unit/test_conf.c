@@ -550,6 +550,45 @@ static void refuse(const char *words, const char *why)
         fail_msg("'%s' says: %s", words, f.v[0].msg);
 }
 
+/* As which both pools of an instance with these words round. */
+static void rounds_as(const char *words, int64_t tp, int64_t cp)
+{
+    static const char *const pools[] = {"a/prefill", "a/decode", "a/decode:2"};
+    char text[512];
+
+    snprintf(text, sizeof(text),
+             "models: {m: {path: /m}}\ninstances: {a: {model: m, mode: split, %s}}\n",
+             words);
+    struct conf *c = parse(text);
+    for (int p = 0; p < 3; p++) {
+        const struct conf_instance *i = conf_instance(c, pools[p]);
+        if (!i && p == 2)
+            continue;
+        if (i->round_as.tp != tp || i->round_as.cp != cp)
+            fail_msg("%s of '%s' rounds as %d, %d", pools[p], words, (int)i->round_as.tp,
+                     (int)i->round_as.cp);
+    }
+    assert_int_equal(conf_instance(c, "a")->mode, CONF_SPLIT);
+    conf_unref(c);
+}
+
+static void pools_round_alike(void **st)
+{
+    (void)st;
+    rounds_as("prefill: {layout: {tp: 4}}, decode: {engines: 2}", 4, 1);
+    rounds_as("layout: {tp: 2}", 2, 1);
+    rounds_as("prefill: {layout: {tp: 2}}, decode: {layout: {tp: 8}}", 8, 1);
+    rounds_as("prefill: {layout: {tp: 3}}, decode: {layout: {tp: 6}}", 0, 1);
+    rounds_as("prefill: {layout: {tp: 3}}", 3, 1);
+    rounds_as("prefill: {layout: {cp: 4}}, decode: {layout: {tp: 2}}", 2, 4);
+    rounds_as("prefill: {layout: {cp: 4, cp_method: ulysses}}", 1, 1);
+    rounds_as("prefill: {layout: {cp: 4, cp_method: usp, cp_u: 2}}", 1, 2);
+    rounds_as("prefill: {layout: {cp: 4}}, decode: {layout: {cp: 2}}", 1, 0);
+    rounds_as("prefill: {layout: {cp: 2, cp_method: striped}}", 1, 0);
+    rounds_as("prefill: {layout: {auto: true}}, decode: {layout: {tp: 2}}", 0, 0);
+    rounds_as("round_as: {tp: 1, cp: 2}, prefill: {layout: {tp: 4}}", 1, 2);
+}
+
 static void pools_that_cannot_be(void **st)
 {
     (void)st;
@@ -665,6 +704,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(two_pools),
     cmocka_unit_test(paths_of_pools),
     cmocka_unit_test(layouts_of_pools),
+    cmocka_unit_test(pools_round_alike),
     cmocka_unit_test(pools_that_cannot_be),
     cmocka_unit_test(slots_that_stay_empty),
 };
