@@ -312,12 +312,11 @@ int check_attn_part(const struct backend *b, const struct op_attn_part *o, struc
         ck_shape(&c, "y", &o->y, o->q.rows, o->n_head * (dv + 2)) < 0 ||
         ck_iview(&c, "pos", &o->pos, rows) < 0 || ck_iview(&c, "seq", &o->seq, rows) < 0)
         return -1;
-    if (o->window < 0 || o->share.n < 1 || o->share.at < 0 || o->share.at >= o->share.n)
-        return err_set(e, ERR_INTERNAL, "attn_part: a window of %d, part %d of %d",
-                       o->window, o->share.at, o->share.n);
-    if (o->whole && (o->share.striped || o->blocks))
-        return err_set(e, ERR_INTERNAL, "attn_part: a table of all blocks of %s",
-                       o->blocks ? "packed ones" : "stripes");
+    if (o->window < 0 || o->share.n < 1 || o->share.at < 0 || o->share.at >= o->share.n ||
+        (o->whole && (o->share.striped || o->blocks)))
+        return err_set(e, ERR_INTERNAL, "attn_part: a window of %d, part %d of %d%s",
+                       o->window, o->share.at, o->share.n,
+                       o->whole ? " of a table of all blocks" : "");
     if (o->n_seq < 0 || o->max_blocks < 0)
         return err_set(e, ERR_INTERNAL, "attn_part: %d sequences of %d blocks", o->n_seq,
                        o->max_blocks);
