@@ -313,13 +313,12 @@ int check_attn_part(const struct backend *b, const struct op_attn_part *o, struc
         ck_iview(&c, "pos", &o->pos, rows) < 0 || ck_iview(&c, "seq", &o->seq, rows) < 0)
         return -1;
     if (o->window < 0 || o->share.n < 1 || o->share.at < 0 || o->share.at >= o->share.n ||
-        (o->whole && (o->share.striped || o->blocks)))
-        return err_set(e, ERR_INTERNAL, "attn_part: a window of %d, part %d of %d%s",
-                       o->window, o->share.at, o->share.n,
-                       o->whole ? " of a table of all blocks" : "");
-    if (o->n_seq < 0 || o->max_blocks < 0)
-        return err_set(e, ERR_INTERNAL, "attn_part: %d sequences of %d blocks", o->n_seq,
-                       o->max_blocks);
+        (o->whole && (o->share.striped || o->blocks)) || o->n_seq < 0 ||
+        o->max_blocks < 0)
+        return err_set(e, ERR_INTERNAL,
+                       "attn_part: a window of %d, part %d of %d, %d sequences of %d%s",
+                       o->window, o->share.at, o->share.n, o->n_seq, o->max_blocks,
+                       o->whole ? " whole blocks" : " blocks");
     if (!o->blocks)
         return ck_iview(&c, "table", &o->table, (size_t)o->n_seq * (size_t)o->max_blocks);
     if (ck_packed(&c, o->blocks, o->off, o->n_blocks, o->kv) < 0)
