@@ -315,8 +315,7 @@ int check_attn_part(const struct backend *b, const struct op_attn_part *o, struc
     if (o->window < 0 || o->share.n < 1 || o->share.at < 0 || o->share.at >= o->share.n ||
         (o->whole && (o->share.striped || o->blocks)) || o->n_seq < 0 ||
         o->max_blocks < 0)
-        return err_set(e, ERR_INTERNAL,
-                       "attn_part: a window of %d, part %d of %d, %d sequences of %d%s",
+        return err_set(e, ERR_INTERNAL, "attn_part: window %d, part %d of %d, %d x %d%s",
                        o->window, o->share.at, o->share.n, o->n_seq, o->max_blocks,
                        o->whole ? " whole blocks" : " blocks");
     if (!o->blocks)
