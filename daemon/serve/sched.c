@@ -67,7 +67,10 @@ struct sched *sched_new(const struct sched_cfg *cfg)
         list_init(&s->wclass[i]);
     s->order = xcalloc((size_t)s->max_run, sizeof(struct sched_seq *));
     s->rank = xcalloc((size_t)s->max_run + SCHED_LOOK + 1, sizeof(*s->rank));
-    s->guess = xcalloc(2 * (size_t)s->max_run + SCHED_LOOK + 2, sizeof(*s->guess));
+    s->guess = xcalloc(2 * (size_t)s->max_run + SCHED_GUESSES, sizeof(*s->guess));
+    s->guess_short = xcalloc((size_t)s->max_run + SCHED_GUESSES, sizeof(*s->guess_short));
+    s->heap = xcalloc((size_t)s->max_run + SCHED_LOOK + 1, sizeof(*s->heap));
+    s->news = 1;
     s->moves = xcalloc((size_t)cfg->kv.max_moves + 1, sizeof(*s->moves));
     s->flights = xcalloc((size_t)cfg->depth, sizeof(*s->flights));
     for (int i = 0; i < cfg->depth; i++)
@@ -122,6 +125,8 @@ void sched_free(struct sched *s)
     free(s->order);
     free(s->rank);
     free(s->guess);
+    free(s->guess_short);
+    free(s->heap);
     free(s->moves);
     idmap_done(&s->by_id);
     idmap_done(&s->groups);
@@ -389,13 +394,15 @@ static void on_add(struct sched *s, int64_t now, const struct sched_event *ev)
     struct sched_seq *q;
     struct err e;
     int64_t late;
-    int rest;
 
     if (check_add(s, ev, &e) < 0) {
         refuse(s, ev->params->id, &e);
         return;
     }
-    late = sched_too_late(s, now, ev, &rest);
+    int found = sched_found(s, ev->params, ev->prompt);
+    int rest = ev->params->n_prompt + ev->params->n_gen - found;
+    bool judged = sched_judged(s, ev->params, rest);
+    late = judged ? sched_too_late(s, now, ev->params, rest) : 0;
     if (late) {
         sched_refuse_late(s, ev->params, late);
         return;
@@ -407,7 +414,8 @@ static void on_add(struct sched *s, int64_t now, const struct sched_event *ev)
     q->num = ++s->arrivals;
     q->add_us = now;
     q->due_us = now - q->p.age_us + q->p.ttft_us;
-    q->rest_judged = rest;
+    q->judged = judged;
+    q->n_found = found;
     idmap_put(&s->by_id, q->p.id, q);
     /* no output wanted, or all of it there, and nothing to score */
     if (q->n_toks >= q->limit &&
@@ -416,6 +424,7 @@ static void on_add(struct sched *s, int64_t now, const struct sched_event *ev)
         return;
     }
     sched_enqueue(s, q);
+    sched_took(s, sched_rest(q));
     sched_tier_want(s, now, q);
 }
 
@@ -455,6 +464,7 @@ static void on_policy(struct sched *s, const struct sched_event *ev)
 
 void sched_event(struct sched *s, int64_t now_us, const struct sched_event *ev)
 {
+    s->news += ev->kind != SCHED_ADD;
     switch (ev->kind) {
     case SCHED_ADD:
         on_add(s, now_us, ev);

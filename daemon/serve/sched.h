@@ -40,7 +40,7 @@ struct sched_cfg {
     int depth;       /* steps in flight, from the executor */
     int prefill_run; /* colocated: prefill-only steps in a row before a decode step */
     enum sched_order order; /* of prompts: see sched_slack.c */
-    bool refuse_late;       /* who would miss his TTFT target: see sched_forecast.c */
+    bool refuse_late;       /* who would miss his TTFT target: see sched_refuse.c */
     struct kvcache_cfg kv;
 };
 

@@ -557,6 +557,7 @@ void sched_submitted(struct sched *s, int64_t now_us, uint64_t ticket)
     assert(s->n_flights && !fl->submitted);
     fl->ticket = ticket;
     fl->submitted = true;
+    s->news++;
     for (int i = 0; i < fl->n_items; i++)
         fl->items[i].q->tail_ticket = ticket;
 }

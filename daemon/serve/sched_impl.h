@@ -1,7 +1,7 @@
 /* daemon/serve/sched_impl.h - what the files of the scheduler share; nobody else
  * includes it. sched.c events and outcomes, sched_queue.c who waits and who runs,
- * sched_tier.c what is in
- * tiers below the device, sched_slack.c targets, sched_forecast.c early refusal,
+ * sched_tier.c what is in tiers below the device, sched_slack.c targets,
+ * sched_forecast.c when a first token would come, sched_refuse.c early refusal,
  * sched_form.c the next step, sched_done.c what came back, sched_kv.c KV that goes to or
  * comes from another engine, sched_check.c invariants. */
 #ifndef SERVE_SCHED_IMPL_H
@@ -19,6 +19,7 @@ enum {
     SCHED_TIER_WAIT_US = 1000000, /* for reads from disk, at most */
     SCHED_TRIES = 16,             /* waiting requests looked at in one step */
     SCHED_LOOK = 256,             /* likewise, by slack: those that are compared */
+    SCHED_GUESSES = SCHED_LOOK + SCHED_CLASSES + 1, /* prompts beside what runs, ahead */
     SCHED_MIN_SHARE = 8,  /* 1 / so much of a step is for prompts, if there are any */
     SCHED_TPOT_PART = 90, /* % of a TPOT that is spent; the rest is for errors */
 };
@@ -81,11 +82,12 @@ struct sched_seq {
     bool started;
     int64_t add_us, start_us, first_us, last_us;
 
-    int64_t due_us;  /* its first token, with a TTFT target */
-    int rest_judged; /* prompt tokens to compute when it came, if it is dropped once it
-                        cannot meet its target; 0 = it is not */
-    int skipped;     /* order slack: steps without a token while its prompt ran */
-    bool has_slack;  /* when it started */
+    int64_t due_us; /* its first token, with a TTFT target */
+    bool judged;    /* it could meet its target when it came: dropped once it cannot */
+    int n_found;    /* prompt tokens that were in the cache then, or will be */
+    int wait_tok;   /* waiting: what it counts in the scheduler's wait_tok */
+    int skipped;    /* order slack: steps without a token while its prompt ran */
+    bool has_slack; /* when it started */
     int64_t slack_us;
 };
 
@@ -125,8 +127,21 @@ struct sched_rank {
 struct sched_guess {
     int rest, out, blocks; /* prompt tokens, answer tokens to go */
     int grant;             /* of the step in question */
+    int each;              /* a lump of prompts: how long each is; 0 = it is one */
     bool runs, own;
-    int64_t tpot_us;
+    int64_t tpot_us; /* the part of its target that is spent, and when, from now, its */
+    double due_us;   /* next token is due by that */
+};
+
+/* Early refusal: what was found between two steps of prompts of one size. */
+struct sched_verdict {
+    uint64_t news; /* of the scheduler then */
+    struct {
+        int rest;
+        double first_us;
+    } late[2];      /* refused: the shortest one and the last one; rest 0 = none */
+    int rest, told; /* of the last one that was in time, and that told the time; 0 */
+    double first_us, took_us, told_us, told_took_us; /* their first tokens, and took_us */
 };
 
 struct outbox {
@@ -156,6 +171,8 @@ struct sched {
     struct list zombies;
     struct list holds; /* struct kv_hold */
     int n_importing, n_held;
+    int64_t wait_tok[SCHED_CLASSES]; /* prompt tokens to compute of those in the list
+                                        `waiting`, by class of how many it has */
     int n_waiting, n_running, n_zombie, n_evict; /* n_waiting: parked ones too */
     uint64_t arrivals, steps;
     uint64_t pool_state; /* counts returns of blocks */
@@ -170,9 +187,15 @@ struct sched {
     int pace_tok, pace_seqs;   /* prompt tokens of a step while this many decode, */
     double pace_us;            /* and its time */
     struct sched_guess *guess; /* scratch: prompts, then answers */
-    double mean_out;           /* tokens of answers that ended of late */
-    uint64_t judged;           /* last group that was taken or refused, */
-    int64_t verdict;           /* and what sched_too_late said */
+    struct sched_guess **guess_short; /* scratch */
+    int *heap;                        /* scratch: of rank */
+    double mean_out;                  /* tokens of answers that ended of late */
+    uint64_t judged;                  /* last group that was taken or refused, */
+    int64_t verdict;                  /* and what sched_too_late said */
+    struct sched_verdict verdicts[SCHED_CLASSES];
+    uint64_t news;  /* counts what may make a verdict void */
+    double took_us; /* what those that were taken cost the ones behind them, in all */
+    uint64_t work;  /* of forecasts and of order slack: prompts and answers looked at */
     struct outbox box[2];
     int box_now;
     struct sched_stats st;
@@ -206,6 +229,9 @@ void sched_recompute(struct sched *s, int64_t now, const struct sched_event *ev)
 void sched_kv_free(struct sched *s);
 
 /* sched_queue.c */
+/* Tokens of the prompt of q, which is new, that need not be computed: in the cache, or
+ * computed by those before it; 0 when nobody asks. */
+int sched_found(struct sched *s, const struct gen_params *p, const int32_t *prompt);
 void sched_enqueue(struct sched *s, struct sched_seq *q);
 /* Out of its list and group, blocks returned; q is freed. */
 void sched_release(struct sched *s, struct sched_seq *q);
@@ -244,14 +270,33 @@ int sched_slack_chunk(const struct sched *s, int64_t now, int left);
 void sched_slack_start(struct sched *s, int64_t now, struct sched_seq *q);
 /* Prompt tokens of it to compute. */
 int sched_rest(const struct sched_seq *q);
+/* The part that is spent of its TPOT target, 0 = none, and when the next token is due by
+ * that; it has had the first. */
+int64_t sched_tpot(const struct sched_seq *q);
+int64_t sched_token_due(const struct sched_seq *q);
+/* What sorting n costs, in s->work. */
+static inline uint64_t sched_sort_work(int n)
+{
+    return n < 2 ? 1 : (uint64_t)n * (uint64_t)(32 - __builtin_clz((unsigned)n));
+}
 /* Until the steps in flight are back, at most, us. */
 double sched_in_flight(const struct sched *s, int64_t now);
 /* sched_forecast.c */
-/* A request that cannot meet its target now: after how many us it could; 0 = take it.
- * *ret_rest: prompt tokens to compute, where it could be met; 0 = it is not to be
- * dropped. */
-int64_t sched_too_late(struct sched *s, int64_t now, const struct sched_event *ev,
-                       int *ret_rest);
+/* From now to the first token of own, which is not in the queue; us. EVEN, SOON: rather
+ * early than late, one that decodes ends after a while, or at once; SAFE: rather late. */
+enum sched_guess_as { SCHED_EVEN, SCHED_SOON, SCHED_SAFE };
+double sched_forecast(struct sched *s, int64_t now, struct sched_seq *own,
+                      enum sched_guess_as as);
+
+/* sched_refuse.c */
+/* A request with so many prompt tokens to compute is refused if it is late, now or while
+ * it waits. */
+bool sched_judged(const struct sched *s, const struct gen_params *p, int rest);
+/* Such a one cannot meet its target now: after how many us it could; 0 = take it. */
+int64_t sched_too_late(struct sched *s, int64_t now, const struct gen_params *p,
+                       int rest);
+/* One was taken, with or without a target. */
+void sched_took(struct sched *s, int rest);
 /* Those that wait and cannot meet their targets any more are refused. */
 void sched_drop_late(struct sched *s, int64_t now);
 

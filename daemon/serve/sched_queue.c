@@ -16,10 +16,11 @@
 
 #include "base/mem.h"
 
-int sched_class(const struct sched_seq *q)
-{
-    return 31 - __builtin_clz((unsigned)q->n_toks | 1);
-}
+enum { SHARE_LOOK = 16 }; /* waiting ones, youngest first, whose prompts are compared */
+
+static int tok_class(int n) { return 31 - __builtin_clz((unsigned)n | 1); }
+
+int sched_class(const struct sched_seq *q) { return tok_class(q->n_toks); }
 
 /* Before the first one that is younger; new ones go to the end at once. */
 static void insert_by_age(struct list *head, struct list *n, uint64_t num, size_t off)
@@ -42,6 +43,8 @@ static void to_waiting(struct sched *s, struct sched_seq *q)
     q->state = SEQ_WAITING;
     q->passed = 0;
     q->tried = 0;
+    q->wait_tok = sched_rest(q);
+    s->wait_tok[tok_class(q->wait_tok)] += q->wait_tok;
     insert_by_age(&s->waiting, &q->link, q->num, offsetof(struct sched_seq, link));
     insert_by_age(&s->wclass[sched_class(q)], &q->clink, q->num,
                   offsetof(struct sched_seq, clink));
@@ -94,8 +97,12 @@ void sched_group_ready(struct sched *s, struct sched_seq *q)
         return;
     g->ready = true;
     g->lead = NULL;
-    while (!list_empty(&g->parked))
+    while (!list_empty(&g->parked)) {
+        struct sched_seq *next = list_entry(g->parked.next, struct sched_seq, link);
+        int bt = s->cfg.kv.block_tok, n = (next->p.n_prompt - 1) / bt * bt;
+        next->n_found = next->n_found > n ? next->n_found : n;
         unpark_first(s, g);
+    }
 }
 
 void sched_leave_group(struct sched *s, struct sched_seq *q)
@@ -121,6 +128,8 @@ void sched_leave_group(struct sched *s, struct sched_seq *q)
 void sched_unlink(struct sched *s, struct sched_seq *q)
 {
     s->n_waiting -= q->state == SEQ_WAITING || q->state == SEQ_PARKED;
+    if (q->state == SEQ_WAITING)
+        s->wait_tok[tok_class(q->wait_tok)] -= q->wait_tok;
     s->n_running -= q->state == SEQ_RUNNING;
     s->n_zombie -= q->state == SEQ_ZOMBIE;
     s->n_evict -= q->evict;
@@ -163,6 +172,52 @@ static int attachable(const struct sched_seq *q)
     if (q->p.prompt_logprobs && q->n_scored < q->p.n_prompt - 1)
         return q->n_scored + 1;
     return q->n_toks;
+}
+
+/* Tokens in whole blocks that q, which is before it, computes for this prompt: more than
+ * `least`, or 0. */
+static int shared_with(const struct sched *s, const struct sched_seq *q, uint64_t salt,
+                       const int32_t *toks, int n, int least)
+{
+    int bt = s->cfg.kv.block_tok, k = least;
+
+    if (q->p.no_cache || q->p.salt != salt || q->n_toks < least + bt || n < least + bt)
+        return 0;
+    /* the block that would be more first: most differ there */
+    if (memcmp(q->toks + least, toks + least, (size_t)bt * 4) != 0 ||
+        memcmp(q->toks, toks, (size_t)least * 4) != 0)
+        return 0;
+    while (k + bt <= n && k + bt <= q->n_toks &&
+           memcmp(q->toks + k, toks + k, (size_t)bt * 4) == 0)
+        k += bt;
+    return k;
+}
+
+int sched_found(struct sched *s, const struct gen_params *p, const int32_t *prompt)
+{
+    int n = p->n_prompt + p->n_gen, found = 0, k, looked = 0;
+
+    if ((s->cfg.order != SCHED_BY_SLACK && !s->cfg.refuse_late) || !s->cfg.kv.reuse ||
+        p->no_cache || p->prompt_logprobs || p->handoff == GEN_IMPORT)
+        return 0;
+    for (int i = 0; i < s->shards; i++) {
+        k = kvcache_peek(s->kv, i, p->salt, prompt, n);
+        found = k > found ? k : found;
+    }
+    found -= found % s->cfg.kv.block_tok;
+    list_for(it, &s->running)
+    {
+        const struct sched_seq *q = list_entry(it, struct sched_seq, link);
+        k = sched_rest(q) > 0 ? shared_with(s, q, p->salt, prompt, n, found) : 0;
+        found = k > found ? k : found;
+    }
+    for (struct list *it = s->waiting.prev; it != &s->waiting && looked < SHARE_LOOK;
+         it = it->prev, looked++) {
+        const struct sched_seq *q = list_entry(it, struct sched_seq, link);
+        k = shared_with(s, q, p->salt, prompt, n, found);
+        found = k > found ? k : found;
+    }
+    return found < n ? found : n - 1;
 }
 
 /* What runs in each shard. */

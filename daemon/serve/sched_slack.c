@@ -22,7 +22,7 @@
  * prompts. But prompts get 1 / SCHED_MIN_SHARE of what is left of the budget in each step
  * whatever is due, so they cannot starve.
  *
- * sched_forecast.c refuses who comes too late. */
+ * sched_refuse.c refuses who comes too late. */
 #include "daemon/serve/sched_impl.h"
 
 #include <stdlib.h>
@@ -82,8 +82,21 @@ static int64_t time_of(const struct sched *s, int64_t tok)
 
 int sched_rest(const struct sched_seq *q)
 {
-    return q->state == SEQ_RUNNING ? (q->importing ? 0 : q->prefill_end - q->next_pos)
-                                   : q->n_toks;
+    if (q->state == SEQ_RUNNING)
+        return q->importing ? 0 : q->prefill_end - q->next_pos;
+    if (q->p.handoff == GEN_IMPORT)
+        return 0; /* another engine computes it */
+    return max_int(1, q->n_toks - q->n_found);
+}
+
+int64_t sched_tpot(const struct sched_seq *q)
+{
+    return q->p.tpot_us * SCHED_TPOT_PART / 100;
+}
+
+int64_t sched_token_due(const struct sched_seq *q)
+{
+    return q->first_us + (q->n_toks - q->given + q->n_flight) * sched_tpot(q);
 }
 
 /* Until the steps in flight are back, at most. */
@@ -166,20 +179,59 @@ static void put_rank(struct sched *s, int64_t now, struct sched_seq *q, bool age
         r->rank = 1, r->key = q->due_us;
 }
 
+/* The longest of rank 1 on top of the heap, of equal ones the last. */
+static bool longer(const struct sched *s, int a, int b)
+{
+    int64_t x = s->rank[s->heap[a]].us, y = s->rank[s->heap[b]].us;
+
+    return x != y ? x > y : s->heap[a] > s->heap[b];
+}
+
+static void swap(struct sched *s, int a, int b)
+{
+    int t = s->heap[a];
+
+    s->heap[a] = s->heap[b];
+    s->heap[b] = t;
+}
+
+static void heap_push(struct sched *s, int n, int i)
+{
+    s->heap[n] = i;
+    for (int up; n > 0 && longer(s, n, up = (n - 1) / 2); n = up)
+        swap(s, n, up);
+}
+
+/* Of n, n > 0. */
+static int heap_pop(struct sched *s, int n)
+{
+    int top = s->heap[0];
+
+    s->heap[0] = s->heap[--n];
+    for (int i = 0, k; (k = 2 * i + 1) < n; i = k) {
+        k += k + 1 < n && longer(s, k + 1, k);
+        if (!longer(s, k, i))
+            break;
+        swap(s, i, k);
+    }
+    return top;
+}
+
 /* Of rank 1, in order: where one would be late behind those before it, the longest of
  * them and it is given up, so that as many as can be are in time. */
 static void give_up_late(struct sched *s, int64_t now, int n)
 {
     int64_t at = now + (int64_t)sched_in_flight(s, now);
+    int n_heap = 0;
 
     for (int i = 0; i < n && s->rank[i].rank < 2; i++) {
         at += s->rank[i].us;
-        if (s->rank[i].rank != 1 || at <= s->rank[i].key)
+        if (s->rank[i].rank != 1)
             continue;
-        int longest = i;
-        for (int k = 0; k < i; k++)
-            if (s->rank[k].rank == 1 && s->rank[k].us > s->rank[longest].us)
-                longest = k;
+        heap_push(s, n_heap++, i);
+        if (at <= s->rank[i].key)
+            continue;
+        int longest = heap_pop(s, n_heap--);
         at -= s->rank[longest].us;
         s->rank[longest].rank = 3;
     }
@@ -208,6 +260,7 @@ int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting,
         }
     if (extra)
         put_rank(s, now, extra, false, n++);
+    s->work += 3 * sched_sort_work(n);
     qsort(s->rank, (size_t)n, sizeof(*s->rank), by_rank);
     give_up_late(s, now, n);
     qsort(s->rank, (size_t)n, sizeof(*s->rank), by_rank);
@@ -243,9 +296,7 @@ int sched_slack_chunk(const struct sched *s, int64_t now, int left)
         n += q->grant > 0;
         if (!q->p.tpot_us || q->n_toks <= q->given || !q->grant)
             continue;
-        int64_t k = q->n_toks - q->given + q->n_flight;
-        int64_t due = q->first_us + k * (q->p.tpot_us * SCHED_TPOT_PART / 100);
-        slack = min_i64(slack, due - now);
+        slack = min_i64(slack, sched_token_due(q) - now);
     }
     if (slack == INT64_MAX)
         return left;

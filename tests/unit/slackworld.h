@@ -15,6 +15,7 @@ struct r {
     int n_out, base;
     uint64_t text;
     bool refused, done;
+    int64_t pull_us; /* it imports: its KV is there then; 0 = no more */
 };
 
 struct world {
@@ -29,7 +30,9 @@ struct world {
     double base, tok, seq;   /* of its law, us */
     int noise;               /* +- % */
     int64_t worst_decode_us; /* longest step with a prompt beside answers with a target */
-    bool light;              /* tokens are made up: nobody looks at the text */
+    int n_pulls;
+    int64_t pull_us; /* that an import takes */
+    bool light;      /* tokens are made up: nobody looks at the text */
 };
 
 static inline void init(struct world *w, enum sched_order order, bool refuse,
@@ -44,6 +47,7 @@ static inline void init(struct world *w, enum sched_order order, bool refuse,
     w->cfg.order = order;
     w->cfg.refuse_late = refuse;
     w->rng = seed;
+    w->pull_us = 20000;
     w->base = 2000, w->tok = 100, w->seq = 200, w->noise = 5;
 }
 
@@ -113,6 +117,15 @@ static inline void hear(struct world *w)
             r->n_out += o[i].n_toks;
             continue;
         }
+        if (o[i].kind == SCHED_OUT_EXPORT) {
+            sched_unpin(w->s, o[i].block, o[i].n_blocks);
+            continue;
+        }
+        if (o[i].kind == SCHED_OUT_RESERVED) {
+            r->pull_us = w->now + w->pull_us;
+            w->n_pulls++;
+            continue;
+        }
         r->done = true;
         r->refused = o[i].kind == SCHED_OUT_REFUSE;
         r->retry_us = o[i].retry_us;
@@ -142,11 +155,11 @@ static inline void watch(struct world *w)
 /* What the step that is in flight gives, its tokens made up. */
 static inline void light_run(struct world *w, struct step_done *d)
 {
-    static struct step_result results[64];
-    static struct step_token toks[64];
+    static struct step_result results[256];
+    static struct step_token toks[256];
     int n = w->st->n_items, k = 0;
 
-    assert_true(n <= 64);
+    assert_true(n <= 256);
     for (int i = 0; i < n; i++) {
         const struct step_item *it = &step_items(w->st)[i];
         results[i] = (struct step_result){
@@ -162,6 +175,37 @@ static inline void light_run(struct world *w, struct step_done *d)
                             .toks = toks};
 }
 
+/* KV that came meanwhile, its first token with it. The time of the next one. */
+static inline int64_t pulled(struct world *w)
+{
+    static const int32_t one = 1;
+    int64_t next = INT64_MAX;
+
+    for (int i = 0; i < w->next && w->n_pulls; i++) {
+        struct r *r = &w->r[i];
+        int n, have;
+
+        if (!r->pull_us)
+            continue;
+        if (r->pull_us > w->now) {
+            next = r->pull_us < next ? r->pull_us : next;
+            continue;
+        }
+        r->pull_us = 0;
+        w->n_pulls--;
+        r->first_us = w->now; /* at the other engine, as good as now */
+        r->n_out = 1;
+        assert_non_null(sched_pull(w->s, r->p.id, r->p.id, &n, &have));
+        sched_event(w->s, w->now,
+                    &(struct sched_event){.kind = SCHED_PULLED,
+                                          .pull = r->p.id,
+                                          .upto = r->p.n_prompt,
+                                          .gen = &one,
+                                          .n_gen = 1});
+    }
+    return next;
+}
+
 /* Until all that came is done and, with `idle` false, time has come to `until`. */
 static inline void run_until(struct world *w, int64_t until)
 {
@@ -170,10 +214,15 @@ static inline void run_until(struct world *w, int64_t until)
     while (w->now < until) {
         arrive(w);
         hear(w);
+        int64_t soon = pulled(w);
+        hear(w);
         if (!sched_next(w->s, w->now, w->st)) {
-            if (w->next == w->n)
+            hear(w);
+            if (w->next == w->n && !w->n_pulls)
                 return;
-            w->now = w->r[w->next].at_us > w->now ? w->r[w->next].at_us : w->now + 1;
+            if (w->next < w->n && w->r[w->next].at_us < soon)
+                soon = w->r[w->next].at_us;
+            w->now = soon < INT64_MAX && soon > w->now ? soon : w->now + 1;
             continue;
         }
         sched_submitted(w->s, w->now,
