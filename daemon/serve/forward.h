@@ -65,9 +65,9 @@ struct forward_experts {
  *
  * tp: heads, KV heads (repeated where there are fewer than ranks), the FFN's width and
  * the vocabulary are shared; what leaves a pair of column and row cut matrices is summed
- * over the group in rank order. sp: between these pairs each rank keeps its rows only.
- * pp: a run of layers; rows go from stage to stage, cut into `micro` micro-batches so
- * that stages work at the same time. In layers of experts all ranks of a stage, tp x cp x
+ * over the group in halves (kernels/comm.h). sp: between these pairs each rank keeps its
+ * rows only. pp: a run of layers; rows go from stage to stage, cut into `micro`
+ * micro-batches so that stages work at the same time. In layers of experts all ranks of a stage, tp x cp x
  * adp, stand as ep (each with whole experts of its own, rows come by all-to-all); or,
  * with ep = cp x adp, the tp ranks share the width of theirs.
  *

@@ -88,7 +88,7 @@ static const struct family families[] = {
       {"pp2", WHOLE},
       {"cp2 ulysses", WHOLE},
       {"cp2 allgather", WHOLE},
-      {"tp2", WHOLE},
+      {"tp2 sp", WHOLE},
       {"tp2 pp2", WHOLE},
       {"tp4", WHOLE},
       {"cp2 ring", WHOLE},
@@ -113,6 +113,16 @@ static const struct family families[] = {
       {"tp2 ep2", WHOLE},
       {"cp2 ring ep2", WHOLE}},
      5},
+    /* one engine only: norms over all heads, biases, sinks and windows, shared experts
+     * with a gate */
+    {"olmoe",
+     4,
+     2,
+     {{NULL, WHOLE}, {"tp2 ep2", WHOLE}, {"tp4 ep4", WHOLE}, {"tp2 cp2 ring ep4", WHOLE}},
+     4},
+    {"gpt_oss", 2, 2, {{NULL, WHOLE}, {"tp2 ep2", WHOLE}, {"cp2 ring ep2", WHOLE}}, 3},
+    {"qwen2_moe", 2, 1, {{NULL, WHOLE}, {"tp2 ep2", WHOLE}, {"adp2 ep2", WHOLE}}, 3},
+    {"mistral", 2, 2, {{NULL, WHOLE}, {"tp2 sp", WHOLE}, {"cp2 allgather", WHOLE}}, 3},
 };
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
