@@ -253,7 +253,10 @@ static void fall_back(struct req *q)
         q->n_computed = 0;
     }
     unlock(t);
-    child_recompute(t->end.line, q->add.params.id, q->ids + q->n_prompt, q->n_out);
+    if (q->forgot) /* what the client has is not known: it cannot go on */
+        child_cancel(t->end.line, q->add.params.id);
+    else
+        child_recompute(t->end.line, q->add.params.id, q->ids + q->n_prompt, q->n_out);
 }
 
 /* ---- what engines say ---- */
@@ -523,6 +526,11 @@ bool split_watch(struct target *p, int64_t now, int *ret_n)
     unlock(p);
     *ret_n = leave(p);
     return true;
+}
+
+int split_exports(const struct target *t)
+{
+    return t->end.line ? (int)metric_get(t->page->page, M_HANDOFF_EXPORTS, 0) : 0;
 }
 
 void split_done(struct target *t) { drop_regions(&t->end); }

@@ -92,6 +92,9 @@ void split_begin(struct target *t, struct req *q, struct wire_add *add);
  * when it is found so, with how many they were. */
 bool split_watch(struct target *p, int64_t now_us, int *ret_n);
 int64_t split_patience(const struct target *p); /* that limit; 0: none, or no such one */
+/* Prompts whose KV the other pool still reads, or may: its engine is not to end before.
+ */
+int split_exports(const struct target *t);
 /* Its client is gone: tell the helper too. */
 void split_cancel(struct req *q);
 /* Tokens of q were handed on. */

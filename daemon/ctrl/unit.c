@@ -492,8 +492,9 @@ static void cut(struct unit *u, int n)
 int64_t unit_step(struct unit *u, int64_t now_us)
 {
     int n = u->phase == UNIT_DRAINS ? unit_live(u) : 0;
+    bool busy = n || (u->phase == UNIT_DRAINS && split_exports(u->target));
 
-    if (u->phase == UNIT_DRAINS && n && now_us < u->drain_until_us)
+    if (u->phase == UNIT_DRAINS && busy && now_us < u->drain_until_us)
         return now_us + DRAIN_TICK_US < u->drain_until_us ? now_us + DRAIN_TICK_US
                                                           : u->drain_until_us;
     if (u->phase == UNIT_DRAINS) {

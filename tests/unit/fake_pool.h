@@ -37,7 +37,9 @@ enum pool_d {
     D_LOSES,     /* LOST in place of the last PULLED */
     D_HAS_NO_KV, /* never reserved, until it is cancelled */
     D_STOPS,     /* when it has reserved */
-    D_HOLDS      /* one token, until it is cancelled */
+    D_HOLDS,     /* one token, until it is cancelled */
+    D_CLAIMS,    /* PULLED in the name of another reader */
+    D_READS_ON   /* the last PULLED comes when it is asked again */
 };
 
 struct pool_req {
@@ -51,6 +53,7 @@ struct pool {
     enum engine_role role;
     uint64_t me, peers[16];
     int n_peers, n_req;
+    struct wire_pulled owed; /* id 0: none */
     struct pool_req req[256];
     char died[512], late[512];
 };
@@ -137,6 +140,7 @@ static void pool_prefill(struct pool *x, struct pool_req *q, int n_prompt)
         pool_forget(x, q);
         return;
     }
+    metric_add(x->f.page, M_HANDOFF_EXPORTS, 0, q->d == D_READS_ON);
     pool_export(x, q->id, n_prompt, false);
     pool_export(x, q->id, n_prompt, true);
     if (q->p == P_DIES_BEFORE_TOKEN)
@@ -175,6 +179,9 @@ static void pool_add(struct pool *x, const struct wire_add *a)
 
     if (x->n_req == 256 || pool_find(x, p->id))
         _exit(18); /* more than any test has, or an id twice */
+    if (x->owed.id)
+        fake_send(&x->f, WIRE_PULLED, &x->owed, sizeof(x->owed));
+    x->owed.id = 0;
     q = &x->req[x->n_req++];
     *q = (struct pool_req){.id = p->id,
                            .peer = p->peer,
@@ -197,10 +204,12 @@ static void pool_add(struct pool *x, const struct wire_add *a)
 
 static void pool_offered(struct pool *x, const struct wire_offer *o)
 {
-    struct wire_pulled m = {
-        .id = o->h.id, .incarnation = o->h.incarnation, .reader = x->me, .bytes = 64};
-    struct wire_lost lost = {.id = o->h.id, .code = ERR_TIMEOUT, .msg = "too late"};
     struct pool_req *q = pool_find(x, o->h.id);
+    struct wire_pulled m = {.id = o->h.id,
+                            .incarnation = o->h.incarnation,
+                            .reader = x->me + (q && q->d == D_CLAIMS),
+                            .bytes = 64};
+    struct wire_lost lost = {.id = o->h.id, .code = ERR_TIMEOUT, .msg = "too late"};
 
     if (!q || !q->import)
         return;
@@ -212,7 +221,10 @@ static void pool_offered(struct pool *x, const struct wire_offer *o)
         fake_send(&x->f, WIRE_LOST, &lost, sizeof(lost));
         return;
     }
-    fake_send(&x->f, WIRE_PULLED, &m, sizeof(m));
+    if (o->h.last && q->d == D_READS_ON)
+        x->owed = m;
+    else
+        fake_send(&x->f, WIRE_PULLED, &m, sizeof(m));
     if (!o->h.last)
         return;
     q->import = false;
@@ -262,6 +274,7 @@ static void pool_frame(struct pool *x, enum wire_kind kind, const void *p, size_
 {
     union {
         struct wire_arena arena;
+        struct wire_pulled pulled;
         uint64_t id;
     } m;
     struct wire_offer o;
@@ -275,6 +288,9 @@ static void pool_frame(struct pool *x, enum wire_kind kind, const void *p, size_
             pool_add(x, &a);
     } else if (kind == WIRE_EXPORT && wire_parse_export(p, n, &o, NULL) == 0) {
         pool_offered(x, &o);
+    } else if (kind == WIRE_PULLED && wire_parse(kind, p, n, &m, NULL) == 0) {
+        if (m.pulled.final)
+            metric_set(x->f.page, M_HANDOFF_EXPORTS, 0, 0);
     } else if (kind == WIRE_RECOMPUTE) {
         pool_recompute(x, p, n);
     } else if (kind == WIRE_PEER && wire_parse(kind, p, n, &m, NULL) == 0) {

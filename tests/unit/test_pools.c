@@ -11,6 +11,7 @@
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/fleet.h"
 #include "daemon/ctrl/router_ctl.h"
+#include "daemon/ctrl/router_int.h"
 #include "daemon/ctrl/split.h"
 #include "tests/unit/fake_pool.h"
 
@@ -424,6 +425,101 @@ static void cancel_reaches_both(void **state)
     all_of_it(f, &s[0]);
 }
 
+static struct target *engine_of(struct fix *f, const char *name, int pid)
+{
+    list_for(it, &f->r->targets)
+    {
+        struct target *t = list_entry(it, struct target, link);
+        if (name ? !strcmp(t->st.name, name) : t->st.pid == pid)
+            return t;
+    }
+    fail_msg("there is no %s %d", name ? name : "process", pid);
+    return NULL;
+}
+
+/* What an engine says in the place of another one goes nowhere. */
+static void who_speaks_for_another(void **state)
+{
+    static const struct wire_block block = {.gen = 1};
+    struct wire_export o = {.n = 1, .upto = 4, .n_tok = 20, .block_tok = 4};
+    struct fix *f = *state;
+    struct seen s = {0}, held = {0};
+    uint8_t msg[sizeof(o) + sizeof(block)];
+    struct target *p, *other;
+    struct req *q;
+
+    apply(f, SPLIT_2X2);
+    ask(f, P_WELL, D_CLAIMS, &s); /* another reader's PULLED */
+    all_of_it(f, &s);
+    assert_true(counted(f, M_RELAY_LATE) >= 1);
+    assert_int_equal((int)counted(f, M_HANDOFF_TIME), 0);
+    /* another's offer, with its incarnation and a request that it has */
+    o.id = ask(f, P_SILENT, D_WELL, &held);
+    q = router_find(f->r, o.id);
+    UNTIL(f, q->leg.asked);
+    p = q->leg.helper;
+    bool second = !strcmp(p->st.name, "one/prefill:2");
+    other = engine_of(f, second ? "one/prefill" : "one/prefill:2", 0);
+    o.incarnation = p->end.incarnation;
+    memcpy(msg, &o, sizeof(o));
+    memcpy(msg + sizeof(o), &block, sizeof(block));
+    double late = counted(f, M_RELAY_LATE);
+    split_heard(other, WIRE_EXPORT, msg, sizeof(msg));
+    assert_true(counted(f, M_RELAY_LATE) == late + 1);
+    split_heard(p, WIRE_EXPORT, msg, sizeof(msg));
+    assert_true(counted(f, M_RELAY_LATE) == late + 1);
+    router_cancel(f->r, o.id);
+    UNTIL(f, held.finishes);
+    UNTIL(f, !status(f, "one/prefill").live && !status(f, "one/prefill:2").live);
+    at_rest(f);
+}
+
+/* Its client is gone when there is room at last: nobody computes the prompt. */
+static void cancelled_before_there_is_room(void **state)
+{
+    struct fix *f = *state;
+    struct seen s = {0};
+    struct wire_reserved r = {0};
+    struct req *q;
+
+    apply(f, SPLIT);
+    r.id = ask(f, P_SILENT, D_HAS_NO_KV, &s);
+    q = router_find(f->r, r.id);
+    UNTIL(f, q->leg.helper);
+    double late = counted(f, M_RELAY_LATE);
+    router_cancel(f->r, r.id); /* and the order waits */
+    split_heard(q->target, WIRE_RESERVED, &r, sizeof(r));
+    assert_false(q->leg.asked);
+    assert_int_equal(engine_of(f, "one/prefill", 0)->end.n_owed, 0);
+    assert_true(counted(f, M_RELAY_LATE) == late + 1);
+    UNTIL(f, s.finishes);
+    assert_int_equal(s.reason, FINISH_ABORT);
+    at_rest(f);
+}
+
+/* Imports end before the exporter does: one that is replaced stays until its KV is read.
+ */
+static void read_before_it_ends(void **state)
+{
+    struct fix *f = *state;
+    struct seen s[2] = {{0}};
+    int pid;
+
+    apply(f, SPLIT);
+    pid = status(f, "one/prefill").pid;
+    ask(f, P_WELL, D_READS_ON, &s[0]);
+    all_of_it(f, &s[0]);
+    begin(f, SPLIT "    prefill: {threads: 2}\n");
+    UNTIL(f, engine_of(f, NULL, pid)->st.state == INSTANCE_DRAINING);
+    for (int i = 0; i < 30; i++)
+        loop_once(f->l, clock_now_us(clock_real()) + 20000, NULL);
+    assert_int_equal(engine_of(f, NULL, pid)->st.state, INSTANCE_DRAINING);
+    ask(f, P_WELL, D_WELL, &s[1]);
+    all_of_it(f, &s[1]);
+    UNTIL(f, f->done && kill(pid, 0) < 0);
+    at_rest(f);
+}
+
 static void kill_engine(struct fix *f, const char *name)
 {
     struct instance_status s = status(f, name);
@@ -715,6 +811,9 @@ static const struct CMUnitTest tests[] = {
     T2(d_stops),
     T(the_helper_may_end_it),
     T(cancel_reaches_both),
+    T(who_speaks_for_another),
+    T(cancelled_before_there_is_room),
+    T(read_before_it_ends),
     T(stalled_prefill_is_passed_over),
     T(stopped_while_idle),
     T(one_pool_is_enough),
