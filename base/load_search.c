@@ -44,11 +44,19 @@ void load_search_told(struct load_search *s, bool pass, bool sure)
 
 /* ---- one rate ---- */
 
-int load_search_count(int requests, int64_t point_s, double rate)
+int load_search_count(const struct load_span *s, double rate)
 {
-    double come = ceil(rate * (double)point_s);
+    double n = fmax(s->requests, ceil(rate * s->least_s));
 
-    return come >= requests ? requests : come < LOAD_LEAST ? LOAD_LEAST : (int)come;
+    n = fmin(n, ceil(rate * (double)s->point_s));
+    return (int)fmin(fmax(n, LOAD_LEAST), LOAD_MAX_REQUESTS);
+}
+
+double load_span_least_s(const struct load_slo *slo, double mean_out)
+{
+    double ms = slo->ttft_ms + slo->tpot_ms * fmax(mean_out - 1, 0);
+
+    return 3 * ms / 1e3;
 }
 
 void load_tries_add(struct load_tries *t, const struct load_seen *v, int n)

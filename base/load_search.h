@@ -17,7 +17,7 @@
 
 #include "base/load_stat.h"
 
-enum { LOAD_TRIES = 3, LOAD_LEAST = 20 };
+enum { LOAD_TRIES = 3, LOAD_LEAST = 20, LOAD_MAX_REQUESTS = 100000 };
 
 struct load_search {
     double guess, min, max; /* requests/s */
@@ -34,8 +34,16 @@ double load_search_rate(struct load_search *s);
 /* What all runs of this rate together said. */
 void load_search_told(struct load_search *s, bool pass, bool sure);
 
-/* Requests of one run: so many, but no more than come in point_s, LOAD_LEAST at least. */
-int load_search_count(int requests, int64_t point_s, double rate);
+/* How long one run of a rate is. */
+struct load_span {
+    int requests;    /* so many at least .. */
+    double least_s;  /* .. and as many as come in so long; 0 = however few that are .. */
+    int64_t point_s; /* .. but no more than come in so long; LOAD_LEAST all the same */
+};
+int load_search_count(const struct load_span *s, double rate);
+/* least_s for these targets and a mean answer: three times what a good request may take,
+ * so that a queue that grows has the time to show. */
+double load_span_least_s(const struct load_slo *slo, double mean_out);
 
 /* All runs of one rate so far, one behind the other. Zeroed is none. */
 struct load_tries {

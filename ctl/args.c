@@ -19,11 +19,12 @@ static const struct {
     const char *name;
     enum arg_type type;
 } types[] = {
-    {"text", ARG_TEXT},     {"instance", ARG_INSTANCE}, {"model", ARG_MODEL},
-    {"device", ARG_DEVICE}, {"rev", ARG_REV},           {"revref", ARG_REVREF},
-    {"path", ARG_PATH},     {"file", ARG_FILE},         {"seconds", ARG_SECONDS},
-    {"int", ARG_INT},       {"key", ARG_KEY},           {"request", ARG_REQUEST},
-    {"op", ARG_OP},         {"verb", ARG_VERB},
+    {"text", ARG_TEXT},       {"instance", ARG_INSTANCE}, {"model", ARG_MODEL},
+    {"device", ARG_DEVICE},   {"rev", ARG_REV},           {"revref", ARG_REVREF},
+    {"path", ARG_PATH},       {"file", ARG_FILE},         {"seconds", ARG_SECONDS},
+    {"int", ARG_INT},         {"key", ARG_KEY},           {"request", ARG_REQUEST},
+    {"op", ARG_OP},           {"verb", ARG_VERB},         {"run", ARG_RUN},
+    {"quality", ARG_QUALITY},
 };
 
 static void copy(char *out, size_t cap, const char *p, size_t n)
@@ -248,6 +249,8 @@ static char *check_value(const struct arg_spec *s, const char *text, struct err 
             return xstrdup(text);
         /* fall through */
     case ARG_REV:
+    case ARG_RUN:
+    case ARG_QUALITY:
     case ARG_INT:
         if (!is_int(text))
             break;
@@ -265,8 +268,8 @@ static char *check_value(const struct arg_spec *s, const char *text, struct err 
             s->type == ARG_SECONDS  ? "seconds, or a number with s, m, h or d"
             : s->type == ARG_REVREF ? "a revision's number, draft or running"
             : s->type == ARG_CHOICE ? s->choices
-            : (s->type == ARG_REV || s->type == ARG_INT) && *text ? "a number"
-                                                                  : "it is empty");
+            : *text                 ? "a number"
+                                    : "it is empty");
     return NULL;
 }
 

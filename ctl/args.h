@@ -37,6 +37,8 @@ enum arg_type {
     ARG_KEY,     /* id of an API key */
     ARG_REQUEST, /* id of a request */
     ARG_OP,      /* id of an operation */
+    ARG_RUN,     /* number of a load run */
+    ARG_QUALITY, /* number of a quality run */
     ARG_VERB,
     ARG_CHOICE,
     ARG_TYPE_COUNT

@@ -71,6 +71,23 @@ static int write_all(int fd, const char *p, size_t n)
     return 0;
 }
 
+int file_may_write(const char *path, struct err *e)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash          ? xstrdup(".")
+                   : slash == path ? xstrdup("/")
+                                   : xstrndup(path, (size_t)(slash - path));
+    struct stat st;
+    int rc = 0;
+
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        rc = err_set(e, ERR_INVALID, "cannot write '%s': it is a folder", path);
+    else if (access(folder, W_OK | X_OK) < 0)
+        rc = err_errno(e, ERR_IO, "cannot write '%s'", path);
+    free(folder);
+    return rc;
+}
+
 int file_write(const char *path, const void *p, size_t n, unsigned mode, struct err *e)
 {
     char *part = xasprintf("%s.part", path);
@@ -79,7 +96,7 @@ int file_write(const char *path, const void *p, size_t n, unsigned mode, struct 
     unlink(part); /* of a run that was killed */
     fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     if (fd < 0) {
-        err_errno(e, ERR_IO, "cannot write '%s'", part);
+        err_errno(e, ERR_IO, "cannot write '%s'", path);
         goto out;
     }
     if (write_all(fd, p, n) < 0 || fsync(fd) < 0) {

@@ -18,6 +18,8 @@ int file_read(const char *path, size_t max, struct buf *out, struct err *e);
 int file_text(const char *path, size_t max, struct buf *out, struct err *e);
 /* mode: of the new file, e.g. 0644, or 0600 for what holds secrets. */
 int file_write(const char *path, const void *p, size_t n, unsigned mode, struct err *e);
+/* Could it be written now? For work that writes it at its end. */
+int file_may_write(const char *path, struct err *e);
 bool file_is(const char *path); /* a regular file */
 
 #endif

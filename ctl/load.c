@@ -1,4 +1,5 @@
 /* ctl/load.c - the verbs load, load show and load compare. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "ctl/file.h"
 #include "ctl/line.h"
 #include "ctl/load_plan.h"
+#include "ctl/load_quality.h"
 #include "ctl/load_run.h"
 #include "ctl/plot.h"
 #include "ctl/run.h"
@@ -21,7 +23,7 @@
 #include "ctl/verb.h"
 #include "ctl/wire.h"
 
-enum { SMALL_LINES = 3 };
+enum { SMALL_LINES = 3, PIPE_US = 10000000 };
 
 static const json_t *at(const json_t *o, const char *a, const char *b)
 {
@@ -33,23 +35,34 @@ static const char *word(const json_t *v)
     return json_is_string(v) ? json_string_value(v) : "";
 }
 
-/* ---- progress: one line that is written over, or a line a rate ---- */
+/* ---- progress: one line that is written over, else a line now and then ---- */
+
+struct shown {
+    int64_t at_us; /* of the last line that is not a screen's */
+};
 
 static bool on_screen(void) { return isatty(STDERR_FILENO) && line_width() > 0; }
 
+static void clear_line(void)
+{
+    if (on_screen())
+        fputs("\r\x1b[K", stderr);
+}
+
 static void on_progress(void *arg, const char *text, const struct load_point *p)
 {
-    char line[240];
+    struct shown *d = arg;
+    int64_t now = clock_now_us(clock_real());
 
-    (void)arg;
     if (text && on_screen()) {
-        snprintf(line, sizeof(line), "%.*s", line_width() - 1, text);
-        fprintf(stderr, "\r%s\x1b[K", line);
+        fprintf(stderr, "\r%.*s\x1b[K", line_width() - 1, text);
+    } else if (text && (!d->at_us || now - d->at_us >= PIPE_US)) {
+        fprintf(stderr, "%s\n", text);
+        d->at_us = now;
     }
     if (!p)
         return;
-    if (on_screen())
-        fputs("\r\x1b[K", stderr);
+    clear_line();
     fprintf(stderr,
             "%.3g/s: %.1f %% of %d good (%.1f to %.1f), ttft p95 %.0f ms, tpot p95 %.1f "
             "ms%s\n",
@@ -58,16 +71,31 @@ static void on_progress(void *arg, const char *text, const struct load_point *p)
             p->saturated ? ", the queue grew"
             : p->pass    ? ""
                          : ", too few");
+    d->at_us = now;
 }
 
 /* ---- the picture ---- */
+
+static void quality_text(const json_t *q, char ret[120])
+{
+    const json_t *agreement = json_object_get(q, "agreement"),
+                 *perplexity = json_object_get(q, "perplexity");
+
+    if (json_is_number(agreement))
+        snprintf(ret, 120, "agreement %.4g %%", 100 * json_number_value(agreement));
+    else if (json_is_number(perplexity))
+        snprintf(ret, 120, "exact, perplexity %.4g", json_number_value(perplexity));
+    else
+        snprintf(ret, 120, "not measured");
+}
 
 static void small_print(const json_t *run, char ret[SMALL_LINES][400])
 {
     const json_t *c = json_object_get(run, "contract"), *s = json_object_get(c, "served"),
                  *w = json_object_get(c, "work");
-    char lengths[160];
+    char lengths[160], quality[120];
 
+    quality_text(json_object_get(c, "quality"), quality);
     if (json_object_get(w, "trace"))
         snprintf(lengths, sizeof(lengths), "trace %s, lengths / %g",
                  word(json_object_get(w, "trace")),
@@ -97,10 +125,7 @@ static void small_print(const json_t *run, char ret[SMALL_LINES][400])
              word(json_object_get(s, "rack")), word(json_object_get(s, "topology")),
              json_is_true(json_object_get(s, "emulated")) ? ", emulated" : "",
              word(json_object_get(s, "build")),
-             (long long)json_integer_value(json_object_get(s, "revision")),
-             json_is_string(json_object_get(c, "quality"))
-                 ? word(json_object_get(c, "quality"))
-                 : "not measured");
+             (long long)json_integer_value(json_object_get(s, "revision")), quality);
 }
 
 static double num(const json_t *o, const char *key)
@@ -117,15 +142,18 @@ static int draw(const json_t *run, const char *path, struct err *e)
     struct plot_point *v = xcalloc(n + 1, sizeof(*v));
     char small[SMALL_LINES][400];
     const char *lines[SMALL_LINES] = {small[0], small[1], small[2]};
-    struct plot p = {.title = "Attainment over arrival rate",
-                     .small = lines,
-                     .n_small = SMALL_LINES,
-                     .v = v,
-                     .n = (int)n,
-                     .target = json_number_value(at(c, "slo", "target")),
-                     .chosen = json_number_value(at(run, "result", "goodput")),
-                     .has_ttft = json_number_value(at(c, "slo", "ttft_ms")) > 0,
-                     .has_tpot = json_number_value(at(c, "slo", "tpot_ms")) > 0};
+    bool complete = json_is_true(at(run, "result", "complete"));
+    struct plot p = {
+        .title = complete ? "Attainment over arrival rate"
+                          : "Attainment over arrival rate (stopped before its end)",
+        .small = lines,
+        .n_small = SMALL_LINES,
+        .v = v,
+        .n = (int)n,
+        .target = json_number_value(at(c, "slo", "target")),
+        .chosen = json_number_value(at(run, "result", "goodput")),
+        .has_ttft = json_number_value(at(c, "slo", "ttft_ms")) > 0,
+        .has_tpot = json_number_value(at(c, "slo", "tpot_ms")) > 0};
     struct buf png;
     int rc;
 
@@ -202,57 +230,99 @@ static void show_run(struct session *s, json_t *run, const struct args *a)
     free(text);
 }
 
-/* Kept, shown, drawn, whether it came to its end or was stopped. */
+/* Kept, shown, drawn, whether it came to its end or was stopped; the picture also where
+ * it cannot be kept. *ret_id: its number. */
 static int report(struct session *s, const struct load_run *r, json_t *contract,
-                  const struct args *a, bool complete, struct err *e)
+                  const struct args *a, bool complete, int64_t *ret_id, struct err *e)
 {
     const struct load_plan *p = r->plan;
     json_t *result = load_run_result(r, complete), *run;
-    int64_t id = 0;
-    int kept = keep(s, contract, result, &id, e), rc = kept;
+    struct err drawn = {0};
+    int rc = keep(s, contract, result, ret_id, e);
 
     run = json_pack("{s:o, s:I, s:s, s:s, s:O, s:O}", "id",
-                    kept == 0 ? json_integer((json_int_t)id) : json_null(), "at_ms",
+                    rc == 0 ? json_integer((json_int_t)*ret_id) : json_null(), "at_ms",
                     (json_int_t)clock_wall_ms(), "instance", p->instance, "model",
                     p->model, "contract", contract, "result", result);
     show_run(s, run, a);
-    if (kept < 0)
+    if (rc < 0)
         err_wrap(e, "the run was not kept");
-    else if (p->png)
-        rc = draw(run, p->png, e);
+    if (p->png && draw(run, p->png, &drawn) < 0 && rc == 0) {
+        *e = drawn;
+        rc = -1;
+    }
     json_decref(run);
     json_decref(result);
     return rc;
 }
 
+/* What is said of a run that did not come to its end. why: for what reason; kept: 0, or
+ * what became of what there was. */
+static int ended_early(const struct err *why, const struct load_run *r, int kept,
+                       int64_t id, struct err *e)
+{
+    struct err not_kept = *e;
+
+    if (!r->n_points)
+        return err_set(e, why->code, "%.200s before a rate was measured: nothing is kept",
+                       why->msg);
+    if (kept < 0)
+        return err_set(e, why->code, "%.200s; %.200s", why->msg, not_kept.msg);
+    return err_set(e, why->code,
+                   "%.200s: what was measured is kept as run %lld, not complete",
+                   why->msg, (long long)id);
+}
+
+/* SIGTERM and SIGHUP too leave what was measured. */
+static void on_end(int signo)
+{
+    (void)signo;
+    *line_stop_flag() = 1;
+}
+
+static void catch_end(bool on, struct sigaction was[2])
+{
+    struct sigaction sa = {.sa_handler = on_end};
+
+    sigaction(SIGTERM, on ? &sa : &was[0], on ? &was[0] : NULL);
+    sigaction(SIGHUP, on ? &sa : &was[1], on ? &was[1] : NULL);
+}
+
 static int measure(struct session *s, const struct load_plan *p, const json_t *served,
-                   const struct args *a, struct err *e)
+                   json_t *quality, const struct args *a, struct err *e)
 {
     struct load_run *r = xcalloc(1, sizeof(*r));
-    json_t *contract = load_plan_contract(p, served);
+    json_t *contract = load_plan_contract(p, served, quality);
+    struct shown shown = {0};
+    struct sigaction was[2];
     struct err why;
-    int rc, ended;
+    int64_t id = 0;
+    int rc, kept = 0;
 
     r->plan = p;
     r->wire = s->wire;
     r->stop = line_stop_flag();
     r->progress = on_progress;
+    r->arg = &shown;
     r->salt = (uint64_t)clock_wall_ms() << 12;
     *line_stop_flag() = 0;
-    ended = load_run(r, &why);
-    if (on_screen())
-        fputs("\r\x1b[K", stderr);
+    catch_end(true, was);
+    rc = load_run(r, &why);
+    catch_end(false, was);
+    clear_line();
     *line_stop_flag() = 0; /* what was measured is kept all the same */
-    rc = ended;
-    if (ended == 0 || r->n_points)
-        rc = report(s, r, contract, a, ended == 0, e);
-    if (ended < 0) {
-        *e = why;
-        rc = -1;
-    }
+    if (rc == 0 || r->n_points)
+        kept = report(s, r, contract, a, rc == 0, &id, e);
+    rc = rc < 0 ? ended_early(&why, r, kept, id, e) : kept;
     json_decref(contract);
     free(r);
     return rc;
+}
+
+/* Before anything is measured: can the picture be written there? */
+static int may_draw(const struct load_plan *p, struct err *e)
+{
+    return p->png ? file_may_write(p->png, e) : 0;
 }
 
 int run_load(struct session *s, const struct verb *v, const struct args *a, struct err *e)
@@ -260,17 +330,29 @@ int run_load(struct session *s, const struct verb *v, const struct args *a, stru
     char *path = ask_path(v->path, a);
     struct load_plan plan;
     struct answer offer;
+    const json_t *served;
+    json_t *quality;
     int rc =
         run_call(s, &(struct wire_request){.method = "GET", .path = path}, &offer, e);
 
-    if (rc == 0)
-        rc = load_plan_read(a, offer.root, &plan, e);
-    if (rc == 0) {
-        rc = measure(s, &plan, json_object_get(offer.root, "served"), a, e);
-        load_plan_done(&plan);
-    }
-    answer_done(&offer);
     free(path);
+    served = json_object_get(offer.root, "served");
+    if (rc < 0 || load_plan_read(a, offer.root, &plan, e) < 0) {
+        answer_done(&offer);
+        return -1;
+    }
+    if (plan.cut)
+        fprintf(stderr,
+                "%d of %d requests of the trace are longer than the context of %d tokens "
+                "and are cut to it; divide N makes all shorter\n",
+                plan.cut, plan.trace.n, plan.work.max_tok);
+    rc = may_draw(&plan, e);
+    if (rc == 0)
+        rc = load_quality(s, served, args_get(a, "quality"), &quality, e);
+    if (rc == 0)
+        rc = measure(s, &plan, served, quality, a, e);
+    load_plan_done(&plan);
+    answer_done(&offer);
     return rc;
 }
 

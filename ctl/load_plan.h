@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/json.h"
+#include "base/load_search.h"
 #include "base/load_stat.h"
 #include "ctl/load_trace.h"
 #include "ctl/load_work.h"
@@ -15,13 +16,15 @@
 struct args;
 struct err;
 
+enum { LOAD_SAMPLE = 64 }; /* requests that means are taken of */
+
 struct load_plan {
     struct load_work work;
     struct load_trace trace; /* that work points to; n 0 = none */
     struct load_slo slo;
-    double rate;     /* only this one; 0 = search */
-    int requests;    /* of one rate */
-    int64_t point_s; /* but no more than come in so long, and at least 20 */
+    double rate; /* only this one; 0 = search */
+    struct load_span span;
+    int cut; /* rows of the trace that are longer than the context */
     double temperature;
     double price; /* of a device for an hour; 0 not known */
     int max_seqs, devices;
@@ -38,7 +41,8 @@ int load_plan_read(const struct args *a, const json_t *offer, struct load_plan *
 void load_plan_done(struct load_plan *p);
 /* How many requests a run at this rate has. */
 int load_plan_count(const struct load_plan *p, double rate);
-/* The contract, of which `served` is the daemon's part; a new object. */
-json_t *load_plan_contract(const struct load_plan *p, const json_t *served);
+/* The contract, of which `served` is the daemon's part; takes quality. A new object. */
+json_t *load_plan_contract(const struct load_plan *p, const json_t *served,
+                           json_t *quality);
 
 #endif

@@ -24,16 +24,19 @@ static void say(struct load_run *r, const char *text)
 struct told {
     struct load_run *r;
     double rate;
+    int try;
 };
 
 static void on_progress(void *arg, const struct load_progress *p)
 {
     struct told *t = arg;
-    char line[160];
+    char line[160], again[32] = "";
 
-    snprintf(line, sizeof(line), "%.3g/s: %d of %d sent, %d open, %d of %d good, %.0f s",
-             t->rate, p->come, p->n, p->open, p->good, p->ended,
-             (double)p->elapsed_us / 1e6);
+    if (t->try > 1)
+        snprintf(again, sizeof(again), ", try %d of %d", t->try, LOAD_TRIES);
+    snprintf(line, sizeof(line),
+             "%.3g/s%s: %d of %d sent, %d open, %d of %d good, %.0f s", t->rate, again,
+             p->come, p->n, p->open, p->good, p->ended, (double)p->elapsed_us / 1e6);
     say(t->r, line);
 }
 
@@ -213,7 +216,7 @@ static int one_run(struct load_run *r, double rate, struct load_tries *t, struct
     struct load_seen *seen = xcalloc((size_t)n, sizeof(*seen));
     struct load_work work = p->work;
     struct load_send s = sender(r, &work);
-    struct told told = {r, rate};
+    struct told told = {r, rate, t->runs + 1};
 
     /* The gaps and lengths of a try are the same at every rate: what differs between two
      * points is the rate. */
@@ -371,9 +374,17 @@ static json_t *cost(const struct load_run *r)
 
 /* What came, the same at every rate: of each run of one a list of [when, prompt, answer],
  * in thousandths of the mean gap and tokens; the first LOAD_KEPT of it. */
-static json_t *arrivals(const struct load_plan *p)
+static json_t *arrivals(const struct load_run *r)
 {
-    int n = p->requests < LOAD_KEPT ? p->requests : LOAD_KEPT;
+    const struct load_plan *p = r->plan;
+    int n = p->span.requests;
+
+    for (int i = 0; i < r->n_points; i++) {
+        int came = load_plan_count(p, r->point[i].rate);
+
+        n = came > n ? came : n;
+    }
+    n = n < LOAD_KEPT ? n : LOAD_KEPT;
     struct load_req *req = xcalloc((size_t)n, sizeof(*req));
     json_t *all = json_array();
 
@@ -411,6 +422,6 @@ json_t *load_run_result(const struct load_run *r, bool complete)
     json_object_set_new(o, "points", points);
     if (r->measured)
         json_object_set_new(o, "cost", cost(r));
-    json_object_set_new(o, "arrivals", arrivals(r->plan));
+    json_object_set_new(o, "arrivals", arrivals(r));
     return o;
 }

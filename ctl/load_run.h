@@ -17,7 +17,7 @@
 struct err;
 struct wire;
 
-enum { LOAD_POINTS = 24, LOAD_SAMPLE = 64, LOAD_KEPT = 256 };
+enum { LOAD_POINTS = 24, LOAD_KEPT = 1024 };
 
 /* ms of a step: prompt + tok of a prompt alone, decode + seq of a batch alone. What goes
  * with a prompt but not with its length (the way of a request, too) is in the first. */

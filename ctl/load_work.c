@@ -96,8 +96,9 @@ int load_dist_parse(const char *text, struct load_dist *ret, struct err *e)
     }
     if (rc < 0 || !(d.a >= 1 && d.a <= LOAD_MAX_TOK))
         return err_set(e, ERR_INVALID,
-                       "'%.60s' is no length: 128, uniform:64-256 or lognormal:200,0.8 "
-                       "(median, sigma), of 1 to %d tokens",
+                       "'%.60s' is no length: tokens (128), the least and the most "
+                       "(uniform:64-256), or median and sigma of 0 to 4 "
+                       "(lognormal:200,0.8), of 1 to %d tokens",
                        text, LOAD_MAX_TOK);
     *ret = d;
     return 0;

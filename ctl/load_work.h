@@ -16,7 +16,7 @@ struct buf;
 struct err;
 struct load_trace;
 
-enum { LOAD_MAX_REQUESTS = 100000, LOAD_MAX_TOK = 1 << 20 };
+enum { LOAD_MAX_TOK = 1 << 20 };
 
 enum load_dist_kind { LOAD_FIXED, LOAD_UNIFORM, LOAD_LOGNORMAL };
 /* A length in tokens: a | a..b | median a and sigma b of its logarithm. */

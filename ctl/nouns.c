@@ -29,6 +29,8 @@ static const struct {
     {ARG_KEY, "keys", "keys", "id", ""},
     {ARG_REQUEST, "requests", "requests", "id", ""},
     {ARG_OP, "operations", "operations", "id", ""},
+    {ARG_RUN, "loads?limit=50", "loads", "id", ""},
+    {ARG_QUALITY, "quality?limit=50", "runs", "id", ""},
 };
 enum { N_SOURCES = sizeof(sources) / sizeof(sources[0]) };
 

@@ -28,7 +28,7 @@
 
 enum {
     RUNS_MAX = 200,
-    ARRIVALS_MAX = 256, /* of each run of a rate */
+    ARRIVALS_MAX = 1024, /* of each run of a rate */
     MAX_INSTANCES = 64,
 };
 /* Where no handoff was seen yet: a message each way, and copies within one host. */
@@ -300,8 +300,9 @@ static int take_work(const struct parsed *ref, struct question *q, struct err *e
                        (long long)ref->id);
     k->slo =
         (struct load_slo){num(slo, "ttft_ms"), num(slo, "tpot_ms"), num(slo, "target")};
-    k->requests = (int)fmin(num(work, "requests"), 1e6);
-    k->point_s = (int64_t)fmin(num(work, "point_s"), 1e6);
+    k->span = (struct load_span){(int)fmin(num(work, "requests"), 1e6),
+                                 fmin(num(work, "least_s"), 1e6),
+                                 (int64_t)fmin(num(work, "point_s"), 1e6)};
     return 0;
 }
 

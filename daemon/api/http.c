@@ -48,7 +48,10 @@
 enum {
     READ_POOL = 64 << 10, /* the library's memory for one connection, headers included; it
                              writes all of it, so an idle one has that much too */
-    LOCAL_CONNECTIONS = 64,    /* of the UNIX socket, whatever TCP clients do */
+    /* of the UNIX socket, whatever TCP clients do: two `llmctl load` and operators beside
+     * them; fewer where there are few descriptors */
+    LOCAL_CONNECTIONS = 2048,
+    LOCAL_LEAST = 64,
     ANY_CONNECTIONS = 1 << 20, /* link_accept holds the limit, which may change */
     CONTENT_BYTES = 8 << 10,   /* of one text in the log */
     STOP_WAIT_US = 3000000,
@@ -146,14 +149,22 @@ void http_leave(struct http *h)
 
 /* ---- start and stop ---- */
 
-/* Fewer connections rather than none where the system's limit is low. */
-static int fit_descriptors(struct rules *r, struct err *e)
+/* Fewer connections rather than none where the system's limit is low. Those of the UNIX
+ * socket are settled by the first call: its listener has them then. */
+static int fit_descriptors(struct http *h, struct rules *r, struct err *e)
 {
-    long beside = LOCAL_CONNECTIONS + SPARE_FDS, want = r->max_connections + beside;
-    long have = system_descriptors(want, e);
+    long local = h->local_max ? h->local_max : LOCAL_CONNECTIONS, beside, want, have;
 
+    have = system_descriptors(r->max_connections + local + SPARE_FDS, e);
     if (have < 0)
         return -1;
+    if (!h->local_max && have < r->max_connections + local + SPARE_FDS) {
+        local = have / 4 < LOCAL_CONNECTIONS ? have / 4 : LOCAL_CONNECTIONS;
+        local = local > LOCAL_LEAST ? local : LOCAL_LEAST;
+    }
+    h->local_max = (int)local;
+    beside = local + SPARE_FDS;
+    want = r->max_connections + beside;
     if (have < want) {
         r->max_connections = (int)(have - beside);
         log_warn("only %ld descriptors are allowed: at most %d connections; raise the "
@@ -187,8 +198,7 @@ static int start_listener(struct listener *l, int n_threads, struct err *e)
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
     struct MHD_OptionItem opts[] = {
         {MHD_OPTION_LISTEN_SOCKET, l->fd, NULL},
-        {MHD_OPTION_CONNECTION_LIMIT, l->local ? LOCAL_CONNECTIONS : ANY_CONNECTIONS,
-         NULL},
+        {MHD_OPTION_CONNECTION_LIMIT, l->local ? l->h->local_max : ANY_CONNECTIONS, NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, READ_POOL, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, r->idle_us / 1000000, NULL},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)serve_completed, l},
@@ -292,7 +302,7 @@ int http_start(const struct http_cfg *cfg, struct router *r, struct metric_page 
 
     if (cfg->state_dir)
         spool_sweep(cfg->state_dir);
-    if (fit_descriptors(h->rules, e) < 0 || upkeep_load(h, e) < 0 ||
+    if (fit_descriptors(h, h->rules, e) < 0 || upkeep_load(h, e) < 0 ||
         open_tcp(h, cfg->conf, e) < 0 || open_local(h, e) < 0)
         goto fail;
     max = h->rules->max_connections;
@@ -332,7 +342,7 @@ void http_set_conf(struct http *h, const struct conf *c)
     struct rules *r = rules_new(c), *old;
     struct err e;
 
-    if (fit_descriptors(r, &e) < 0)
+    if (fit_descriptors(h, r, &e) < 0)
         log_error("%s", e.msg);
     access_set_conf(h->cfg.access, c);
     pthread_mutex_lock(&h->rules_lock);

@@ -95,7 +95,7 @@ static void put_head(struct jw *w, enum run_kind k, const struct stored_run *r)
         jw_kstr(w, "kind", r->exact ? "reference" : "candidate");
 }
 
-enum shown_type { SHOW_TEXT, SHOW_COUNT, SHOW_FIGURE };
+enum shown_type { SHOW_TEXT, SHOW_COUNT, SHOW_FIGURE, SHOW_SWITCH };
 
 /* Of a listed run: what stands where in its contract or, as figures, in its result. */
 static const struct shown {
@@ -111,6 +111,8 @@ static const struct shown {
     {RUN_LOAD, SHOW_FIGURE, NULL, "goodput", NULL},
     {RUN_LOAD, SHOW_FIGURE, NULL, "goodput_per_device", NULL},
     {RUN_LOAD, SHOW_FIGURE, NULL, "attainment", NULL},
+    {RUN_LOAD, SHOW_SWITCH, NULL, "complete", NULL},
+    {RUN_LOAD, SHOW_SWITCH, NULL, "searched", NULL},
     {RUN_QUALITY, SHOW_TEXT, NULL, "settings", NULL},
     {RUN_QUALITY, SHOW_TEXT, "served", "model_hash", NULL},
     {RUN_QUALITY, SHOW_TEXT, "set", "hash", "set"},
@@ -125,7 +127,7 @@ static const struct shown {
 static void put_shown(struct jw *w, const struct shown *h, const json_t *contract,
                       const json_t *result)
 {
-    const json_t *of = h->type == SHOW_FIGURE ? result : contract;
+    const json_t *of = h->type >= SHOW_FIGURE ? result : contract;
     const char *name = h->name ? h->name : h->key;
     const json_t *v;
 
@@ -135,6 +137,8 @@ static void put_shown(struct jw *w, const struct shown *h, const json_t *contrac
         jw_kstr(w, name, run_text(of, h->key));
     else if (h->type == SHOW_COUNT)
         jw_kint(w, name, json_integer_value(v));
+    else if (h->type == SHOW_SWITCH)
+        jw_kbool(w, name, json_is_true(v));
     else if (json_is_number(v))
         jw_knum(w, name, json_number_value(v));
     else

@@ -47,6 +47,7 @@ struct http {
     atomic_bool crowded; /* told that connections run out */
     atomic_int refs, active, connections, requests;
     atomic_int tcp_connections;
+    int local_max;        /* connections of the UNIX socket */
     atomic_int strangers; /* connections of local users who may nothing */
     pthread_mutex_t rules_lock;
     struct rules *rules;      /* the present ones */

@@ -50,8 +50,7 @@ struct pd_arrival {
 struct pd_work {
     const struct pd_arrival *come[LOAD_TRIES]; /* of each run of a rate; borrowed */
     int n_come;                                /* of each */
-    int requests;                              /* of a run, as load_search_count has it */
-    int64_t point_s;
+    struct load_span span;                     /* of a run */
     struct load_slo slo;
 };
 

@@ -246,7 +246,7 @@ static void see(const struct preq *v, int n, struct load_seen *ret)
 void pd_simulate(const struct pd_world *w, const struct pd_work *k, enum pd_mode m,
                  int prefill_devices, double rate, struct pd_sim *ret)
 {
-    int n = load_search_count(k->requests, k->point_s, rate);
+    int n = load_search_count(&k->span, rate);
     struct load_tries t = {.seen = NULL};
 
     n = n < k->n_come ? n : k->n_come;

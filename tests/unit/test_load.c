@@ -399,6 +399,26 @@ static void test_search_tries_again(void **state)
     assert_true(fabs(s.pass - sqrt(32)) < 1e-9);
 }
 
+/* A run is long enough for a queue that grows to show, whatever number was asked for. */
+static void test_how_many_a_rate_gets(void **state)
+{
+    struct load_slo slo = {.ttft_ms = 400, .tpot_ms = 50};
+    struct load_span s = {100, load_span_least_s(&slo, 65), 120};
+
+    (void)state;
+    assert_true(fabs(s.least_s - 3 * (0.4 + 64 * 0.05)) < 1e-9);
+    assert_int_equal(load_search_count(&s, 5), 100);
+    assert_int_equal(load_search_count(&s, 100), 1080); /* a second of it says nothing */
+    assert_int_equal(load_search_count(&s, 0.5), 60);   /* no more than two minutes */
+    assert_int_equal(load_search_count(&s, 0.01), LOAD_LEAST);
+    assert_int_equal(load_search_count(&s, 1e5), LOAD_MAX_REQUESTS);
+    s.point_s = 1;
+    assert_int_equal(load_search_count(&s, 100), 100);
+    s.least_s = 0;
+    assert_int_equal(load_search_count(&s, 1000), 100);
+    assert_true(load_span_least_s(&(struct load_slo){.tpot_ms = 50}, 1) == 0);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_arrivals),
     cmocka_unit_test(test_same_seed_same_requests),
@@ -410,6 +430,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_all_ends_count),
     cmocka_unit_test(test_interval),
     cmocka_unit_test(test_saturation),
+    cmocka_unit_test(test_how_many_a_rate_gets),
     cmocka_unit_test(test_search_finds),
     cmocka_unit_test(test_search_tries_again),
 };

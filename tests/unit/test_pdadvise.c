@@ -270,7 +270,7 @@ static void true_run(const struct truth *t, enum pd_mode m, int prefill, double 
 
 static bool true_pass(const struct truth *t, enum pd_mode m, int prefill, double rate)
 {
-    int n = load_search_count(t->k.requests, t->k.point_s, rate);
+    int n = load_search_count(&t->k.span, rate);
     struct load_seen seen[REQUESTS];
     struct load_tries tries = {.seen = NULL};
     struct load_point p = {.sure = false};
@@ -429,8 +429,7 @@ static void truth_of(const struct planted *p, struct truth *t)
                         .handoff_ms = 3,
                         .handoff_tok_ms = 0.004,
                         .k = {.n_come = REQUESTS,
-                              .requests = REQUESTS,
-                              .point_s = 1000000,
+                              .span = {REQUESTS, 0, 1000000},
                               .slo = {p->ttft_ms, p->tpot_ms, 0.9}}};
     lengths(&t->told, 17, p->in, p->out);
     lengths(&t->own, 10 + test_seed(), p->in, p->out);
@@ -522,8 +521,7 @@ static void test_short_run_of_any_mode(void **state)
     (void)state;
     truth_of(&two_cores, &t);
     t.step_tok = 64;
-    t.k.requests = 36;
-    t.k.point_s = 30;
+    t.k.span = (struct load_span){36, 0, 30};
     t.come = &t.told; /* these very requests */
     for (int m = 0; m < PD_MODES; m++)
         all[m] = search_of(&t, m, m + 1);
