@@ -569,10 +569,12 @@ int engine_run(const struct engine_cfg *cfg, struct wire_conn *conn,
         goto done;
     if (engine_start(&g, e) < 0 || loop_run(g.loop, e) < 0)
         goto done;
-    if (g.failed)
+    if (g.failed) {
         *e = g.why;
-    else
+    } else {
+        engine_tiers_flush(g.tiers);
         rc = 0;
+    }
 
 done:
     if (rc < 0)

@@ -18,6 +18,7 @@
 
 enum {
     AGAIN_US = 2000000, /* the file is another engine's, or fails: look again */
+    FLUSH_US = 2000000, /* at the end; the daemon waits longer */
     TICK_US = 100000,   /* while something is read: its wait may be over */
     MOVES_MIN = 256
 };
@@ -131,16 +132,26 @@ static void drop_file(struct engine_tiers *t)
     loop_fd_del(t->fd);
     t->fd = NULL;
     kvdisk_close(t->disk);
+    kvtier_forget_disk(t->tier);
     t->disk = NULL;
     t->gone = false;
     loop_timer_set(t->timer, t->again_us);
 }
 
-void engine_tiers_settle(struct engine_tiers *t)
+static void give_jobs(struct engine_tiers *t)
 {
     struct iovec part[KVDISK_PIECES];
     struct kv_job j;
 
+    while (kvtier_job(t->tier, &j)) {
+        int n = ranks_host(t->l->x, j.host, part, KVDISK_PIECES);
+        kvdisk_submit(t->disk, &j, part, n);
+        t->n_out++;
+    }
+}
+
+void engine_tiers_settle(struct engine_tiers *t)
+{
     if (!t || !t->disk)
         return;
     if (t->gone) {
@@ -148,12 +159,22 @@ void engine_tiers_settle(struct engine_tiers *t)
             drop_file(t);
         return;
     }
-    while (kvtier_job(t->tier, &j)) {
-        int n = ranks_host(t->l->x, j.host, part, KVDISK_PIECES);
-        kvdisk_submit(t->disk, &j, part, n);
-        t->n_out++;
-    }
+    give_jobs(t);
     loop_timer_set(t->timer, next_look(t));
+}
+
+static void take_done(struct engine_tiers *t, const struct kvdisk_done *d)
+{
+    t->n_out--;
+    t->torn += d->torn;
+    if (d->torn && t->torn == 1)
+        tell(t, WIRE_ALARM_NONE,
+             "a block on disk is not as it was written: it is computed again");
+    if (d->why)
+        on_fault(t, d->why, d->write);
+    else if (d->ok && d->write == t->by_write)
+        on_well(t);
+    kvtier_job_done(t->tier, d->id, d->ok);
 }
 
 static void on_disk(void *arg, int fd, uint32_t events)
@@ -162,19 +183,27 @@ static void on_disk(void *arg, int fd, uint32_t events)
     struct kvdisk_done d;
 
     (void)fd, (void)events;
-    while (kvdisk_poll(t->disk, &d)) {
-        t->n_out--;
-        t->torn += d.torn;
-        if (d.torn && t->torn == 1)
-            tell(t, WIRE_ALARM_NONE,
-                 "a block on disk is not as it was written: it is computed again");
-        if (d.why)
-            on_fault(t, d.why, d.write);
-        else if (d.ok && d.write == t->by_write)
-            on_well(t);
-        kvtier_job_done(t->tier, d.id, d.ok);
-    }
+    while (kvdisk_poll(t->disk, &d))
+        take_done(t, &d);
     t->settle(t->arg);
+}
+
+void engine_tiers_flush(struct engine_tiers *t)
+{
+    int64_t until = clock_now_us(clock_real()) + FLUSH_US, left = FLUSH_US;
+    struct kvdisk_done d;
+
+    if (!t || !t->disk)
+        return;
+    kvtier_flush(t->tier);
+    while (!t->failing && left > 0) {
+        give_jobs(t);
+        if (!t->n_out)
+            return;
+        if (kvdisk_wait(t->disk, left, &d))
+            take_done(t, &d);
+        left = until - clock_now_us(clock_real());
+    }
 }
 
 /* ---- the file ---- */

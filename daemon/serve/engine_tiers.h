@@ -27,6 +27,9 @@ int engine_tiers_new(const struct engine_cfg *cfg, const struct engine_loaded *l
 void engine_tiers_free(struct engine_tiers *t); /* before the loop and the ranks */
 /* Give out the jobs that there are. */
 void engine_tiers_settle(struct engine_tiers *t);
+/* At the end of an engine: what is in host memory goes to disk, the hottest first, for
+ * two seconds at most. Waits. NULL allowed. */
+void engine_tiers_flush(struct engine_tiers *t);
 /* Both tiers are emptied, and the file. */
 void engine_tiers_wipe(struct engine_tiers *t, struct sched *s);
 

@@ -21,7 +21,7 @@
 #include "base/mem.h"
 #include "base/queue.h"
 
-enum { PAGE = 4096, CLOSE_S = 5, IDLE_US = 3600 * 1000 * 1000u };
+enum { PAGE = 4096, CLOSE_S = 2, IDLE_US = 3600 * 1000 * 1000u };
 #define MAGIC 0x31564b4b43415252ull
 
 struct file_head {
@@ -411,18 +411,28 @@ void kvdisk_wipe(struct kvdisk *d)
         queue_push(d->todo, w);
 }
 
+static bool is_job(struct work *w, struct kvdisk_done *ret)
+{
+    *ret = w->done;
+    w->busy = false;
+    return w->kind == WORK_JOB;
+}
+
 bool kvdisk_poll(struct kvdisk *d, struct kvdisk_done *ret)
 {
     struct work *w;
 
-    while ((w = queue_pop(d->done))) {
-        enum work_kind kind = w->kind;
-        *ret = w->done;
-        w->busy = false;
-        if (kind == WORK_JOB)
+    while ((w = queue_pop(d->done)))
+        if (is_job(w, ret))
             return true;
-    }
     return false;
+}
+
+bool kvdisk_wait(struct kvdisk *d, int64_t us, struct kvdisk_done *ret)
+{
+    struct work *w = queue_pop_wait(d->done, us);
+
+    return w && is_job(w, ret);
 }
 
 int kvdisk_fd(const struct kvdisk *d) { return queue_fd(d->done); }

@@ -53,6 +53,8 @@ struct kvdisk_done {
     int why;   /* errno of a transfer that failed; ENOENT: the file is gone; 0 none */
 };
 bool kvdisk_poll(struct kvdisk *d, struct kvdisk_done *ret);
+/* Likewise, and waits for it. False: not yet. */
+bool kvdisk_wait(struct kvdisk *d, int64_t us, struct kvdisk_done *ret);
 int kvdisk_fd(const struct kvdisk *d); /* readable when poll has something */
 
 #endif

@@ -133,17 +133,17 @@ bool kvpool_take_id(struct kv_pool *p, int32_t id)
     return true;
 }
 
-void kvpool_make_coldest(struct kv_pool *p, int32_t id)
+void kvpool_place(struct kv_pool *p, int32_t id, int32_t after)
 {
     struct kv_shard *s = &p->shard[kvpool_shard(p, id)];
     struct kv_block *b = &p->block[id];
 
-    assert(!b->ref && b->indexed);
+    assert(!b->ref && b->indexed && id != after);
     lru_unlink(p, id);
-    b->prev = -1;
-    b->next = s->lru_head;
+    b->prev = after;
+    b->next = after < 0 ? s->lru_head : p->block[after].next;
+    *(after < 0 ? &s->lru_head : &p->block[after].next) = id;
     *(b->next < 0 ? &s->lru_tail : &p->block[b->next].prev) = id;
-    s->lru_head = id;
     s->n_lru++;
 }
 

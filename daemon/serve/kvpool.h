@@ -76,7 +76,8 @@ static inline int32_t kvpool_coldest_cached(const struct kv_pool *p, int shard)
 {
     return p->shard[shard].lru_head;
 }
-void kvpool_make_coldest(struct kv_pool *p, int32_t id); /* a cached one */
+/* A cached one, to stand behind another of its shard; -1: the oldest. */
+void kvpool_place(struct kv_pool *p, int32_t id, int32_t after);
 /* Not findable any more; who holds it goes on holding it. */
 void kvpool_forget(struct kv_pool *p, int32_t id);
 bool kvpool_take_id(struct kv_pool *p, int32_t id); /* false: it is not free */

@@ -5,12 +5,16 @@
  * device's blocks. A cold block that the device pool gives up moves down to a host slot
  * by a copy that the next step begins with; a prefix that is wanted again moves up the
  * same way. Copies of a step are made in their order, so a slot or block that changes
- * hands in between is no harm. A host slot that was copied up stays where it is: moving
- * down again then costs nothing.
+ * hands in between is no harm. The tiers do not mirror each other: what moved up goes
+ * first when its slot is wanted, and costs nothing to move down while it is there.
  *
  * Disk slots are written from host slots and read into them beside the steps: kvtier_job
- * says what is to be done, kvtier_job_done what came of it. What fell out of the host
- * tier without being on disk is gone. One owner thread (the scheduler's). */
+ * says what is to be done, kvtier_job_done what came of it. What is about to fall out of
+ * the host tier is written first; what falls out without that is gone. With two recorded
+ * traces (make bench-tiers) that finds 1.27 and 1.16 times what a disk that mirrors host
+ * memory found, for 0.79 and 0.87 of the blocks written. In return a crash loses what
+ * host memory held; kvtier_flush saves it when an engine ends in order.
+ * One owner thread (the scheduler's). */
 #ifndef SERVE_KVTIER_H
 #define SERVE_KVTIER_H
 
@@ -93,6 +97,11 @@ void kvtier_job_done(struct kvtier *t, uint64_t id, bool ok);
 void kvtier_hold_writes(struct kvtier *t, bool hold);
 /* Found on disk when the engine started; false: the slot is taken, or it is there. */
 bool kvtier_adopt(struct kvtier *t, int32_t disk, const struct kv_key *k);
+/* What was on disk is there no more, and no job is out. */
+void kvtier_forget_disk(struct kvtier *t);
+/* The engine ends: from now on jobs are writes of what is in the host tier alone, the
+ * hottest first, as far as the disk has room or holds what is colder. */
+void kvtier_flush(struct kvtier *t);
 /* Forget all that is in both tiers; copies that steps have begun with go on. */
 void kvtier_wipe(struct kvtier *t);
 

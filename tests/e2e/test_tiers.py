@@ -16,7 +16,7 @@ CONFIG = f"""
 model_roots: [{os.path.dirname(os.path.realpath(MODEL))}]
 models: {{small: {{path: {os.path.realpath(MODEL)}}}}}
 instances:
-  main: {{model: small, ctx: 512, max_seqs: 2, kv: {{mib: 24, host_mib: 32, disk_mib: 128}}}}
+  main: {{model: small, ctx: 512, max_seqs: 2, kv: {{mib: 16, host_mib: 16, disk_mib: 128}}}}
 """
 RNG = random.Random(5)
 PROMPTS = [[RNG.randrange(1000, 40000) for _ in range(250)] for _ in range(8)]
@@ -69,6 +69,7 @@ def test_the_file_is_its_owners_alone(tiers, first):
 
 def test_blocks_outlive_the_daemon_and_torn_ones_are_told(tiers, first):
     path = os.path.join(tiers.dir.name, "kv", "main.kv")
+    before = kv(tiers)
     tiers.p.send_signal(signal.SIGTERM)
     assert tiers.p.wait(30 * SLOW) == 0
     with open(path, "r+b") as f:  # the head of the first record
@@ -78,6 +79,7 @@ def test_blocks_outlive_the_daemon_and_torn_ones_are_told(tiers, first):
     wait_for(tiers.is_ready, 60)
     rows = tiers.local("/api/v1/journal")["journal"]
     assert any("kv.disk" in str(r) and "not whole" in str(r) for r in rows), rows
+    assert kv(tiers)["disk_blocks"] >= max(before["host_blocks"], before["disk_blocks"]) - 1
     again = [ask(tiers, p) for p in PROMPTS]
     assert [t for t, _ in again] == [t for t, _ in first]
     assert sum(cached for _, cached in again) > 4 * 240

@@ -183,18 +183,144 @@ TEST(random_traffic)
     kvtier_free(w.t);
 }
 
-TEST(cold_blocks_come_back_in_order_of_use)
+TEST(what_moved_up_goes_first)
 {
     struct world w = {.t = tiers(HOST, 0)};
 
     for (int i = 0; i < HOST; i++)
         down(&w, i, 0);
-    up(&w, 0, 3); /* used: the coldest is 1 now */
+    up(&w, 3, 3); /* it is on the device: its slot is the first to be given up */
     down(&w, 20, 0);
-    struct kv_key zero = key(0), one = key(1);
+    struct kv_key zero = key(0), three = key(3);
     assert_int_equal(kvtier_find(w.t, &zero), KVTIER_HOST);
-    assert_int_equal(kvtier_find(w.t, &one), KVTIER_NOWHERE);
+    assert_int_equal(kvtier_find(w.t, &three), KVTIER_NOWHERE);
+    down(&w, 21, 0); /* then the coldest */
+    assert_int_equal(kvtier_find(w.t, &zero), KVTIER_NOWHERE);
+    up(&w, 2, 3);
+    down(&w, 2, 3); /* it came back: the hottest */
+    for (int i = 30; i < 30 + HOST - 1; i++)
+        down(&w, i, 0);
+    struct kv_key two = key(2), six = key(21);
+    assert_int_equal(kvtier_find(w.t, &two), KVTIER_HOST);
+    assert_int_equal(kvtier_find(w.t, &six), KVTIER_NOWHERE);
     kvtier_free(w.t);
+}
+
+/* All jobs that there are, to their end. */
+static void run_jobs(struct world *w)
+{
+    for (;;) {
+        job(w);
+        if (!w->n_out)
+            return;
+        end_job(w, 0, true);
+    }
+}
+
+/* What one LRU of all slots would hold is held, whatever goes up and down: one user, who
+ * asks for one block at a time. Without the margin and the device's own. */
+TEST(the_tiers_hold_their_sum)
+{
+    enum { ALL = HOST + DISK - 4 };
+    struct world w = {.t = tiers(HOST, DISK)};
+    uint64_t r = test_seed();
+    int used[ALL], n = 0; /* hottest first */
+    struct kvtier_stats st;
+
+    for (int turns = 0; turns < 20000; turns++) {
+        int i = (int)(test_rand(&r) % (ALL + 6)), at = 0;
+        struct kv_key k = key(i);
+        while (at < n && used[at] != i)
+            at++;
+        bool known = at < n;
+        kvtier_want(w.t, 0, &k);
+        run_jobs(&w);
+        if (known)
+            assert_int_equal(kvtier_find(w.t, &k), KVTIER_HOST);
+        up(&w, i, 0);
+        down(&w, i, 0);
+        settle(&w);
+        run_jobs(&w);
+        n += !known && n < ALL;
+        at = at < n ? at : n - 1;
+        memmove(used + 1, used, (size_t)at * sizeof(*used));
+        used[0] = i;
+        sound(w.t);
+    }
+    kvtier_stats(w.t, &st);
+    assert_true(st.read > 1000 && st.written > 1000);
+    kvtier_free(w.t);
+}
+
+/* Blocks that come back while they are on disk still are not written again, and nothing
+ * is written that does not fall out. */
+TEST(nothing_is_written_for_nothing)
+{
+    struct world w = {.t = tiers(HOST, DISK)};
+    struct kvtier_stats st;
+
+    for (int n = 0; n < 50; n++)
+        for (int i = 0; i < HOST / 2; i++) {
+            up(&w, i, 0);
+            down(&w, i, 0);
+            settle(&w);
+            run_jobs(&w);
+        }
+    kvtier_stats(w.t, &st);
+    assert_int_equal(st.written, 0);
+    for (int n = 0; n < 50; n++)
+        for (int i = 0; i < HOST + 4; i++) {
+            struct kv_key k = key(i);
+            kvtier_want(w.t, 0, &k);
+            run_jobs(&w);
+            up(&w, i, 0);
+            down(&w, i, 0);
+            settle(&w);
+            run_jobs(&w);
+        }
+    kvtier_stats(w.t, &st);
+    assert_int_equal(st.written, HOST + 4);
+    assert_true(st.read > 100);
+    assert_int_equal(st.lost, 0);
+    kvtier_free(w.t);
+}
+
+/* At the end of an engine: all that was in host memory is on disk, or as much of it as
+ * fits, the hottest; what is there already stays. */
+static void flush(int disk, int n_down)
+{
+    struct world w = {.t = tiers(HOST, disk)};
+    struct kvtier_stats st;
+
+    for (int i = 0; i < n_down; i++) {
+        down(&w, i, 0);
+        settle(&w);
+        run_jobs(&w);
+    }
+    up(&w, n_down - 2, 1); /* not to be lost with the device */
+    kvtier_flush(w.t);
+    run_jobs(&w);
+    kvtier_stats(w.t, &st);
+    int all = n_down < disk ? n_down : disk;
+    assert_int_equal(st.disk_used, all);
+    for (int i = n_down - (all < HOST ? all : HOST); i < n_down; i++) {
+        struct kv_key k = key(i);
+        bool there = false;
+        for (int d = 0; d < disk; d++)
+            there |= w.disk[d] == i + 1;
+        assert_true(there);
+        assert_int_not_equal(kvtier_find(w.t, &k), KVTIER_NOWHERE);
+    }
+    sound(w.t);
+    kvtier_free(w.t);
+}
+
+TEST(a_flush_saves_the_host_tier)
+{
+    flush(DISK, HOST);
+    flush(DISK, HOST + 7);
+    flush(DISK, HOST + DISK + 9);
+    flush(5, HOST);
 }
 
 TEST(a_block_that_came_up_goes_down_for_nothing)
@@ -240,9 +366,13 @@ TEST(jobs_wait_for_the_step_that_copies)
     struct kv_job j, r;
     struct kv_key k = key(1);
 
+    for (int i = 10; i < 10 + HOST - 3; i++) { /* so that it is of the margin */
+        struct kv_key other = key(i);
+        kvtier_down(t, 0, 3, &other);
+    }
+    kvtier_moves(t, 7, m);
     kvtier_down(t, 0, 3, &k);
     assert_false(kvtier_job(t, &j));
-    kvtier_moves(t, 7, m);
     kvtier_step_done(t, 6);
     assert_false(kvtier_job(t, &j));
     kvtier_step_done(t, 7);
@@ -298,7 +428,10 @@ TEST(what_cannot_be_read_is_forgotten)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(random_traffic),
-    cmocka_unit_test(cold_blocks_come_back_in_order_of_use),
+    cmocka_unit_test(what_moved_up_goes_first),
+    cmocka_unit_test(the_tiers_hold_their_sum),
+    cmocka_unit_test(nothing_is_written_for_nothing),
+    cmocka_unit_test(a_flush_saves_the_host_tier),
     cmocka_unit_test(a_block_that_came_up_goes_down_for_nothing),
     cmocka_unit_test(the_copies_of_a_step_are_bounded),
     cmocka_unit_test(jobs_wait_for_the_step_that_copies),

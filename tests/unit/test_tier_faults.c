@@ -6,7 +6,7 @@
 
 #include "tests/split_rig.h"
 
-enum { LAYERS = 8, NEW = 6, N = 12, DEADLINE_S = 60 };
+enum { LAYERS = 8, NEW = 6, N = 16, DEADLINE_S = 60 };
 
 static char folder[128], file[160];
 static struct step_token first[N + 1][NEW];
@@ -32,7 +32,7 @@ static struct engine_cfg config(void)
     c.ctx = 200;
     c.threads = 1;
     c.max_seqs = 4;
-    c.kv_mib = 1; /* 1024 positions, of 1900 */
+    c.kv_mib = 1; /* 1024 positions, of 2500 */
     c.kv_host_mib = 1;
     c.kv_disk_mib = 8;
     c.kv_file = file;
@@ -198,10 +198,45 @@ static void test_no_place(void **state)
     end(&w);
 }
 
+/* What is in host memory when an engine ends in order is there for the next one. */
+static void test_flush(void **state)
+{
+    (void)state;
+    enum { FEW = 9, WRITTEN = 2 }; /* they leave host slots free: nothing is written */
+    struct engine_cfg c = config();
+    struct step_token was[FEW + 1][NEW];
+    struct side s;
+    struct world w;
+
+    world_init(&w);
+    w.p = w.d = &s;
+    for (int life = 0; life < 2; life++) {
+        launch(&s, &c);
+        for (int i = 1; i <= FEW; i++)
+            ask(&w, params((uint64_t)i, 150 + i, NEW));
+        run(&w, 0);
+        for (int i = 1; i <= FEW; i++) {
+            if (!life)
+                memcpy(was[i], w.req[i].toks, sizeof(was[i]));
+            assert_memory_equal(was[i], w.req[i].toks, sizeof(was[i]));
+        }
+        check_no_blocks(&s);
+        if (!life)
+            assert_true(metric_get(s.page, M_KV_TIER_BYTES, 0) > 0 &&
+                        metric_get(s.page, M_KV_TIER_BYTES, WRITTEN) == 0);
+        else
+            assert_true(metric_get(s.page, M_KV_TIER_HITS, 1) > 0);
+        assert_string_equal(s.notes, "");
+        assert_int_equal(stop(&s), 0);
+    }
+    world_done(&w);
+    unlink(file);
+    rmdir(folder);
+}
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_full),
-    cmocka_unit_test(test_removed),
-    cmocka_unit_test(test_cut),
+    cmocka_unit_test(test_flush),    cmocka_unit_test(test_full),
+    cmocka_unit_test(test_removed),  cmocka_unit_test(test_cut),
     cmocka_unit_test(test_no_place),
 };
 
