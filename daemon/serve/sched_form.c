@@ -26,7 +26,8 @@
  * of output rows), and rule 1 applies only while O is such a one.
  *
  * With order `slack` the prompts go by sched_slack.c in place of rules 1 and 2: each
- * takes what the ones before it leave, and decoding may leave less than the budget.
+ * takes what the ones before it leave, and decoding may leave less than the budget or,
+ * `colocated`, come first.
  *
  * Output rows are bounded as tokens are: each running sequence has one, prompts that are
  * scored share the rest. Cost: O(running) and SCHED_TRIES waiting ones at most. */
@@ -508,15 +509,19 @@ static void plan_colocated(struct form *f)
 {
     struct sched *s = f->s;
     bool decode = any_decode(f);
+    bool first =
+        decode && s->cfg.order == SCHED_BY_SLACK && sched_slack_decode_first(s, f->now);
 
-    if (!decode || s->prefill_row < max_int(1, s->cfg.prefill_run)) {
+    if (!decode || (!first && s->prefill_row < max_int(1, s->cfg.prefill_run))) {
         plan_prefills(f);
         if (f->left < s->cfg.step_tok) {
             s->prefill_row++;
+            s->decode_row = 0;
             return;
         }
     }
     s->prefill_row = 0;
+    s->decode_row++;
     plan_decodes(f);
     if (f->left == s->cfg.step_tok)
         plan_prefills(f); /* those that could decode were preempted */

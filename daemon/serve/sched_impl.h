@@ -175,8 +175,8 @@ struct sched {
                                         `waiting`, by class of how many it has */
     int n_waiting, n_running, n_zombie, n_evict; /* n_waiting: parked ones too */
     uint64_t arrivals, steps;
-    uint64_t pool_state; /* counts returns of blocks */
-    int prefill_row;
+    uint64_t pool_state;         /* counts returns of blocks */
+    int prefill_row, decode_row; /* colocated: steps of prompts, of answers, in a row */
     bool draining;
     struct flight *flights; /* ring of cfg.depth */
     int flight_head, n_flights;
@@ -184,6 +184,7 @@ struct sched {
     struct sched_seq **order;  /* scratch: running, oldest first */
     struct sched_rank *rank;   /* scratch: prompts, least slack first */
     struct steptime time;      /* of steps */
+    int pace_answers;          /* sequences that decode */
     int pace_tok, pace_seqs;   /* prompt tokens of a step while this many decode, */
     double pace_us;            /* and its time */
     struct sched_guess *guess; /* scratch: prompts, then answers */
@@ -266,6 +267,9 @@ int sched_by_slack(struct sched *s, int64_t now, int n_order, bool waiting,
                    struct sched_seq *extra);
 /* Of `left` tokens how many may be of prompts: decoding is planned. */
 int sched_slack_chunk(const struct sched *s, int64_t now, int left);
+/* Colocated: an answer would miss its TPOT target if a step of prompts came before the
+ * next one of answers. */
+bool sched_slack_decode_first(const struct sched *s, int64_t now);
 /* q starts for the first time. */
 void sched_slack_start(struct sched *s, int64_t now, struct sched_seq *q);
 /* Prompt tokens of it to compute. */

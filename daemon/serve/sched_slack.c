@@ -22,6 +22,10 @@
  * prompts. But prompts get 1 / SCHED_MIN_SHARE of what is left of the budget in each step
  * whatever is due, so they cannot starve.
  *
+ * Policy `colocated`, likewise: a step of prompts has to wait for one of answers when
+ * both would end after the next token of one of them is due, but not when
+ * SCHED_MIN_SHARE steps of answers came in a row.
+ *
  * sched_refuse.c refuses who comes too late. */
 #include "daemon/serve/sched_impl.h"
 
@@ -49,9 +53,9 @@ static void pace(struct sched *s)
         const struct sched_seq *q = list_entry(it, struct sched_seq, link);
         n += decodes(q);
         if (decodes(q) && q->p.tpot_us)
-            tpot = min_i64(tpot, q->p.tpot_us);
+            tpot = min_i64(tpot, sched_tpot(q));
     }
-    s->pace_seqs = n;
+    s->pace_seqs = s->pace_answers = n;
     s->pace_tok = max_int(1, s->cfg.step_tok - n);
     s->pace_us = 0;
     if (!steptime_known(&s->time))
@@ -61,7 +65,7 @@ static void pace(struct sched *s)
         s->pace_seqs = 0;
         s->pace_us = n ? steptime_us(&s->time, 0, n) / max_int(1, s->cfg.prefill_run) : 0;
     } else if (s->cfg.order == SCHED_BY_SLACK && tpot < INT64_MAX) {
-        int fit = steptime_fit(&s->time, n, (double)tpot * SCHED_TPOT_PART / 100);
+        int fit = steptime_fit(&s->time, n, (double)tpot);
         s->pace_tok = min_int(s->pace_tok, max_int(fit, s->pace_tok / SCHED_MIN_SHARE));
         s->pace_tok = max_int(1, s->pace_tok);
     }
@@ -281,9 +285,25 @@ void sched_slack_end(struct sched *s, int n_order)
     }
 }
 
-int sched_slack_chunk(const struct sched *s, int64_t now, int left)
+/* Until the next token of an answer is due, INT64_MAX = none is. planned: of those that
+ * the step has. */
+static int64_t slack_of_answers(const struct sched *s, int64_t now, bool planned)
 {
     int64_t slack = INT64_MAX;
+
+    list_for(it, &s->running)
+    {
+        const struct sched_seq *q = list_entry(it, struct sched_seq, link);
+        if (!decodes(q) || q->n_toks <= q->given || (planned && !q->grant) ||
+            !q->p.tpot_us)
+            continue;
+        slack = min_i64(slack, sched_token_due(q) - now);
+    }
+    return slack;
+}
+
+int sched_slack_chunk(const struct sched *s, int64_t now, int left)
+{
     int n = 0;
 
     if (!steptime_known(&s->time) || left <= 0)
@@ -291,15 +311,32 @@ int sched_slack_chunk(const struct sched *s, int64_t now, int left)
     list_for(it, &s->running)
     {
         const struct sched_seq *q = list_entry(it, struct sched_seq, link);
-        if (!decodes(q))
-            continue;
-        n += q->grant > 0;
-        if (!q->p.tpot_us || q->n_toks <= q->given || !q->grant)
-            continue;
-        slack = min_i64(slack, sched_token_due(q) - now);
+        n += decodes(q) && q->grant > 0;
     }
+    int64_t slack = slack_of_answers(s, now, true);
     if (slack == INT64_MAX)
         return left;
     int fit = steptime_fit(&s->time, n, (double)slack - sched_in_flight(s, now));
     return min_int(left, max_int(fit, max_int(1, left / SCHED_MIN_SHARE)));
+}
+
+bool sched_slack_decode_first(const struct sched *s, int64_t now)
+{
+    int64_t tok = 0, slack;
+
+    if (!steptime_known(&s->time) || s->decode_row >= SCHED_MIN_SHARE)
+        return false;
+    slack = slack_of_answers(s, now, false);
+    if (slack == INT64_MAX)
+        return false;
+    for (int i = 0; i < SCHED_CLASSES; i++)
+        tok += s->wait_tok[i];
+    list_for(it, &s->running)
+    {
+        const struct sched_seq *q = list_entry(it, struct sched_seq, link);
+        tok += max_int(0, sched_rest(q));
+    }
+    return (double)slack <
+           sched_in_flight(s, now) + steptime_us(&s->time, 0, s->pace_answers) +
+               steptime_us(&s->time, (double)min_i64(tok, s->cfg.step_tok), 0);
 }

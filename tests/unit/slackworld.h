@@ -31,8 +31,9 @@ struct world {
     int noise;               /* +- % */
     int64_t worst_decode_us; /* longest step with a prompt beside answers with a target */
     int n_pulls;
-    int64_t pull_us; /* that an import takes */
-    bool light;      /* tokens are made up: nobody looks at the text */
+    int decode_row, decode_most; /* steps of answers in a row while a prompt runs */
+    int64_t pull_us;             /* that an import takes */
+    bool light;                  /* tokens are made up: nobody looks at the text */
 };
 
 static inline void init(struct world *w, enum sched_order order, bool refuse,
@@ -206,6 +207,18 @@ static inline int64_t pulled(struct world *w)
     return next;
 }
 
+static inline void watch_row(struct world *w, const struct flight *fl)
+{
+    bool prompt = false;
+
+    list_for(it, &w->s->running)
+    {
+        prompt |= sched_rest(list_entry(it, struct sched_seq, link)) > 0;
+    }
+    w->decode_row = prompt && !fl->n_prompt_tok ? w->decode_row + 1 : 0;
+    w->decode_most = w->decode_row > w->decode_most ? w->decode_row : w->decode_most;
+}
+
 /* Until all that came is done and, with `idle` false, time has come to `until`. */
 static inline void run_until(struct world *w, int64_t until)
 {
@@ -232,6 +245,7 @@ static inline void run_until(struct world *w, int64_t until)
         const struct flight *fl = &w->s->flights[w->s->flight_head];
         double us = w->base + w->tok * fl->n_prompt_tok + w->seq * fl->n_decode;
         us *= 1 + (rnd(w, 2 * w->noise + 1) - w->noise) / 100.0;
+        watch_row(w, fl);
         if (w->light)
             light_run(w, &d);
         else

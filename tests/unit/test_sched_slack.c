@@ -149,6 +149,42 @@ static void test_long_prompt_beside_answers(void **state)
     }
 }
 
+/* Colocated, the same: steps of prompts come as far as the TPOT of the answers allows,
+ * but after SCHED_MIN_SHARE steps of answers at the latest; by age after each one. */
+static void test_colocated_answers_first(void **state)
+{
+    (void)state;
+    static struct world w;
+
+    for (int k = 0; k < 3; k++) { /* by age; by slack; and so that it cannot be kept */
+        init(&w, k ? SCHED_BY_SLACK : SCHED_BY_AGE, false, 33);
+        w.cfg.mode = SCHED_COLOCATED;
+        w.cfg.prefill_run = 1;
+        for (int i = 0; i < 30; i++)
+            want(&w, i * 100000, 100 + 10 * i, 3, 0, 0);
+        for (int i = 0; i < 8; i++)
+            want(&w, 4000000, 20, OUT_MAX, 0, k < 2 ? 8000 : 4);
+        for (int i = 0; i < 4; i++)
+            want(&w, 4010000, 2000, 2, 10000000, 0);
+        open_world(&w);
+        run_until(&w, INT64_MAX);
+        int n_met = 0;
+        for (int i = 30; i < 38; i++)
+            n_met += (w.r[i].last_us - w.r[i].first_us) / (OUT_MAX - 1) <= 8000;
+        printf("# by %s: %d of 8 within 8 ms, at most %d steps of answers in a row, the "
+               "prompts took %.2f s\n",
+               k ? "slack" : "age", n_met, w.decode_most,
+               (double)(w.r[41].first_us - w.r[41].at_us) / 1e6);
+        if (k < 2)
+            assert_int_equal(n_met, k ? 8 : 0);
+        assert_true(k ? w.decode_most > 1 && w.decode_most <= SCHED_MIN_SHARE
+                      : w.decode_most == 1);
+        for (int i = 38; i < 42; i++)
+            assert_true(met_first(&w.r[i]));
+        close_world(&w);
+    }
+}
+
 /* Answers whose TPOT cannot be kept leave prompts their part of each step all the same.
  */
 static void test_prompt_beside_hopeless_answers(void **state)
@@ -174,6 +210,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_attainment),
     cmocka_unit_test(test_no_starvation),
     cmocka_unit_test(test_long_prompt_beside_answers),
+    cmocka_unit_test(test_colocated_answers_first),
     cmocka_unit_test(test_prompt_beside_hopeless_answers),
 };
 
