@@ -193,22 +193,24 @@ static bool write_head(struct kvdisk *d)
     return write_all(d->fd, page, sizeof(page), 0);
 }
 
-/* Of a file without a name the space is lost when it is closed. */
-static bool has_name(const struct kvdisk *d)
+/* Of a file without a name the space is lost when it is closed: ENOENT. 0: it has one. */
+static int name_fault(const struct kvdisk *d)
 {
     struct stat st;
 
-    return fstat(d->fd, &st) == 0 && st.st_nlink > 0;
+    if (fstat(d->fd, &st) < 0)
+        return errno;
+    return st.st_nlink > 0 ? 0 : ENOENT;
 }
 
 static void do_job(struct kvdisk *d, struct work *w)
 {
-    bool named = has_name(d);
+    int fault = name_fault(d);
 
     errno = 0;
-    w->done.ok = named && (w->j.write ? do_write : do_read)(d, w);
-    w->done.why = !named ? ENOENT : w->done.ok || w->done.torn ? 0 : errno;
-    w->done.torn = w->done.torn || (named && !w->done.ok && !w->done.why);
+    w->done.ok = !fault && (w->j.write ? do_write : do_read)(d, w);
+    w->done.why = fault ? fault : w->done.ok || w->done.torn ? 0 : errno;
+    w->done.torn = w->done.torn || (!w->done.ok && !w->done.why);
 }
 
 static void *disk_main(void *arg)
@@ -248,11 +250,16 @@ static int lock(struct kvdisk *d, const char *path, struct err *e)
 {
     struct stat st;
 
-    d->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    /* not to wait for whoever reads a pipe */
+    d->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (d->fd < 0)
         return err_errno(e, ERR_IO, "cannot open '%s' for KV", path);
-    if (fstat(d->fd, &st) < 0 || !S_ISREG(st.st_mode))
+    if (fstat(d->fd, &st) < 0)
+        return err_errno(e, ERR_IO, "cannot look at '%s'", path);
+    if (!S_ISREG(st.st_mode))
         return err_set(e, ERR_IO, "'%s' is no plain file", path);
+    if (st.st_uid != geteuid() || st.st_nlink > 1)
+        return err_set(e, ERR_IO, "'%s' is another user's, or has a second name", path);
     if (flock(d->fd, LOCK_EX | LOCK_NB) < 0)
         return err_set(e, ERR_BUSY, "'%s' is in use by another engine", path);
     if (fchmod(d->fd, 0600) < 0)

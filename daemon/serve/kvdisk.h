@@ -4,7 +4,9 @@
  * records of one size, one a slot: what the block holds, and its data, each with a sum
  * that is keyed with the secret. A record that was cut short by a crash, or is of another
  * hand, does not pass its sum and is as if it were not there. Nothing is synced: what is
- * lost has to be computed again. Mode 0600; one engine at a time (flock).
+ * lost has to be computed again. Mode 0600; one engine at a time (flock). What is no
+ * plain file, is another user's or has a second name is refused, and links are not
+ * followed.
  *
  * kvdisk_submit and kvdisk_poll belong to the scheduler's thread; the thread reads and
  * writes the memory that a job names until it is polled. */

@@ -231,6 +231,93 @@ TEST(one_engine_at_a_time_and_no_link)
     unlink(link);
 }
 
+static void refused(const char *at, const char *words)
+{
+    struct kvdisk_cfg c = config("model a");
+    struct kvdisk *d = NULL;
+    struct seen s = {0};
+    struct err e;
+
+    c.path = at;
+    assert_int_equal(kvdisk_open(&c, found, &s, &d, &e), -1);
+    assert_null(d);
+    if (!strstr(e.msg, words) || !strstr(e.msg, at))
+        fail_msg("'%s' says nothing of '%s' and the path", e.msg, words);
+}
+
+static void holds(const char *at, const char *text)
+{
+    char got[64] = "";
+    FILE *f = fopen(at, "r");
+
+    assert_non_null(f);
+    assert_true(fread(got, 1, sizeof(got) - 1, f) > 0);
+    fclose(f);
+    assert_string_equal(got, text);
+}
+
+/* What stands in the place of the file and is none of ours is said, and left alone. */
+TEST(what_is_no_file_of_ours)
+{
+    char other[300], under[300];
+    struct stat st;
+    FILE *f;
+
+    snprintf(other, sizeof(other), "%s-other", path);
+    snprintf(under, sizeof(under), "%s/main.kv", path);
+    f = fopen(other, "w");
+    assert_non_null(f);
+    fputs("of somebody else", f);
+    fclose(f);
+    assert_int_equal(chmod(other, 0644), 0);
+
+    assert_int_equal(symlink(other, path), 0);
+    refused(path, "cannot open");
+    holds(other, "of somebody else");
+    unlink(path);
+    assert_int_equal(symlink("/tmp/llmrack-not-there/a", path), 0);
+    refused(path, "cannot open");
+    assert_int_equal(lstat(path, &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    unlink(path);
+    assert_int_equal(link(other, path), 0);
+    refused(path, "second name");
+    unlink(path);
+    holds(other, "of somebody else");
+    assert_int_equal(stat(other, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0644);
+
+    assert_int_equal(mkfifo(path, 0600), 0);
+    refused(path, "no plain file");
+    unlink(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    refused(path, "cannot open");
+    assert_int_equal(rmdir(path), 0);
+    refused("/dev/full", "no plain file");
+    refused(under, "cannot open"); /* there is no such folder */
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fclose(f);
+    refused(under, "cannot open"); /* it is a file */
+    unlink(path);
+    unlink(other);
+}
+
+/* A file that others could read is closed to them before anything is written. */
+TEST(a_file_that_was_open_to_others)
+{
+    struct seen s;
+    struct stat st;
+
+    fill_file();
+    assert_int_equal(chmod(path, 0644), 0);
+    struct kvdisk *d = opened("model a", &s);
+    assert_int_equal(s.n, SLOTS);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    kvdisk_close(d);
+}
+
 TEST(wiped_is_gone)
 {
     uint8_t got[DATA];
@@ -256,6 +343,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(a_file_that_was_cut, setup, teardown),
     cmocka_unit_test_setup_teardown(of_another_model_or_hand, setup, teardown),
     cmocka_unit_test_setup_teardown(one_engine_at_a_time_and_no_link, setup, teardown),
+    cmocka_unit_test_setup_teardown(what_is_no_file_of_ours, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_file_that_was_open_to_others, setup, teardown),
     cmocka_unit_test_setup_teardown(wiped_is_gone, setup, teardown),
 };
 
