@@ -132,6 +132,12 @@ bool unit_spec_differs(const struct unit_spec *a, const struct unit_spec *b,
     }
     if (!why[0] && (args || name))
         conf_diff(a->conf, b->conf, on_change, &f);
+    const struct conf_instance *was = a->inst, *is = b->inst;
+    if (!why[0] && (was->round_as.tp != is->round_as.tp ||
+                    was->round_as.cp != is->round_as.cp)) /* by the other pool's layout */
+        snprintf(why, 160, "rounds as tp %d cp %d -> tp %d cp %d, like the other pool",
+                 (int)was->round_as.tp, (int)was->round_as.cp, (int)is->round_as.tp,
+                 (int)is->round_as.cp);
     if (!why[0] && (args || name))
         snprintf(why, 160, "other options");
     return args || name;
