@@ -3,8 +3,8 @@
  * HTTP threads submit and cancel; the control thread owns the engines and calls the
  * sinks. Several engines may serve one name (a new one beside the old one that drains):
  * a request goes to the ready one with the fewest tokens outstanding and stays with it.
- * It goes on with another one, from the token where it was, when its engine dies (if the
- * instance is configured so) or when it waits in one that drains.
+ * It goes on with another one, from the token where it was, when its engine dies or gives
+ * no sign of life (if the instance is configured so) or when it waits in one that drains.
  * Every submitted id gets exactly one finish, whatever happens (also when no engine is
  * left or the daemon drains); the sink must live until then. Snapshots are copies, taken
  * under a short lock, so that a scrape never waits for an engine. */

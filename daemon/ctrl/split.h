@@ -95,6 +95,9 @@ int64_t split_patience(const struct target *p); /* that limit; 0: none, or no su
 /* Prompts whose KV the other pool still reads, or may: its engine is not to end before.
  */
 int split_exports(const struct target *t);
+/* p gives no sign of life: the prompts that it has are computed by their targets; how
+ * many they were. */
+int split_pass_on(struct target *p);
 /* Its client is gone: tell the helper too. */
 void split_cancel(struct req *q);
 /* Tokens of q were handed on. */

@@ -162,6 +162,16 @@ static void on_silent(struct supervisor *s, int64_t now)
     tell_life(s, false, detail);
 }
 
+/* What it has, as long as it is silent. */
+static void pass_on(struct supervisor *s)
+{
+    int n = split_pass_on(s->cfg.target) + target_pass_on(s->cfg.target);
+
+    if (n)
+        log_about(LOG_LV_WARN, &(struct log_about){.instance = s->cfg.instance},
+                  "'%s': %d requests go on without its engine", s->cfg.instance, n);
+}
+
 static void look_for_life(struct supervisor *s, int64_t now)
 {
     double steps = metric_get(target_page(s->cfg.target), M_STEPS, 0);
@@ -182,6 +192,8 @@ static void look_for_life(struct supervisor *s, int64_t now)
     case PULSE_NOTHING:
         break;
     }
+    if (s->pulse.silent)
+        pass_on(s);
     if (!s->pulse.silent || !s->cfg.silent_us || s->pulse.quiet_us < s->cfg.silent_us)
         return;
     err_set(&e, ERR_TIMEOUT, "the engine has not answered for %.1f s",

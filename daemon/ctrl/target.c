@@ -360,10 +360,13 @@ void target_set_silent(struct target *t, int64_t since_us)
 {
     pthread_mutex_lock(&t->r->lock);
     t->silent_us = since_us;
-    if (since_us)
+    if (since_us) {
         router_move(t->r, t);
-    else
+    } else {
         list_for(it, &t->r->targets) offer(list_entry(it, struct target, link));
+        if (!list_empty(&t->outbox)) /* what was taken back, and nobody else had room */
+            (void)queue_push(t->bell, t);
+    }
     router_tell_ready(t->r);
     pthread_mutex_unlock(&t->r->lock);
 }

@@ -74,6 +74,12 @@ void target_set_hot(struct target *t, const struct served_hot *hot);
 /* Its engine gives no sign of life since then (monotonic us), 0: it does. Its state is
  * shown so, and what it has not heard of goes to another engine, where one answers. */
 void target_set_silent(struct target *t, int64_t since_us);
+/* One that is silent, by a timer: while another engine answers, requests that it was
+ * given go on there, as served_hot says, and it is told that nobody wants them of it any
+ * more. One that an engine was lost or silent under before stays. How many went.
+ * target_lost.c
+ */
+int target_pass_on(struct target *t);
 /* While on, it gets no new requests; does not end those that run. Those that its engine
  * has not heard of go to another engine of the model, where one is ready. */
 void target_drain(struct target *t, bool on);

@@ -1,4 +1,4 @@
-/* daemon/ctrl/target_lost.c - requests whose engine is gone, or gave them back.
+/* daemon/ctrl/target_lost.c - requests whose engine is gone or silent, or gave them back.
  *
  * The router keeps the ids of every request, prompt and answer so far. So it can be an
  * order again: the next engine gets them all as a prompt and is told how many of them are
@@ -15,21 +15,22 @@
 #include "base/mem.h"
 #include "base/metric.h"
 #include "base/queue.h"
+#include "daemon/ctrl/child.h"
 #include "daemon/ctrl/router_int.h"
 #include "daemon/ctrl/target.h"
 #include "daemon/serve/metrics.h"
 
 enum { LOSSES = 2 };
 
-/* Off the engine; in no outbox. Under the lock. */
-static void take_back(struct target *t, struct req *q)
+/* Off the engine; in no outbox. heard: it may still speak of it. Under the lock. */
+static void take_back(struct target *t, struct req *q, bool heard)
 {
     struct gen_params *p = &q->add.params;
 
     if (q->outbox.next)
         list_del(&q->outbox);
     split_release(q);
-    if (q->leg.asked_us) { /* two engines have spoken of it, and may still */
+    if (heard || q->leg.asked_us) { /* or another engine, which computed the prompt */
         q->leg = (struct split_leg){0};
         q->n_times = (q->n_times + 1) % ROUTER_TIMES;
         p->id = q->id | (uint64_t)q->n_times << ROUTER_ID_BITS;
@@ -104,7 +105,7 @@ int target_lose(struct target *t, const struct err *why)
         struct req *q = all[i];
         bool sent = q->sent;
         q->n_lost += sent;
-        take_back(t, q);
+        take_back(t, q, false);
         if (q->cancelled || q->forgot || q->n_lost >= LOSSES) {
             router_leave(t->r, q);
             continue;
@@ -137,7 +138,7 @@ void target_return(struct target *t, uint64_t id)
     q = router_heard(t->r, id);
     q = q && q->target == t && q->sent ? q : NULL;
     if (q) {
-        take_back(t, q);
+        take_back(t, q, false);
         if (q->cancelled || q->forgot) {
             router_leave(t->r, q);
         } else {
@@ -168,6 +169,34 @@ bool target_has_other(struct target *t)
     }
     pthread_mutex_unlock(&t->r->lock);
     return found;
+}
+
+int target_pass_on(struct target *t)
+{
+    struct req **all;
+    int n, n_gone = 0;
+
+    if (!t->hot.recompute || !target_has_other(t))
+        return 0;
+    pthread_mutex_lock(&t->r->lock);
+    n = t->n_live;
+    all = all_of(t);
+    for (int i = 0; all && i < n; i++) {
+        struct req *q = all[i];
+        if (!q->sent || q->cancelled || q->forgot || q->n_lost + 1 >= LOSSES)
+            continue;
+        if (t->end.line)
+            child_cancel(t->end.line, q->add.params.id);
+        q->n_lost++;
+        take_back(t, q, true);
+        list_push(&t->outbox, &q->outbox);
+        metric_add(t->page->page, M_REQ_RESUMED, 0, 1);
+        n_gone++;
+    }
+    router_move(t->r, t);
+    pthread_mutex_unlock(&t->r->lock);
+    free(all);
+    return n_gone;
 }
 
 /* The first that waits no longer, out of the table; NULL none. */

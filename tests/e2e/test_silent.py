@@ -63,12 +63,23 @@ def told(rack, name):
             if row["what"] == "engine.silent" and row["detail"].startswith(f"{name}: ")]
 
 
+def resumed(rack):
+    text = rack.local_request("GET", "/metrics")[2].decode()
+    return sum(float(x.rsplit(" ", 1)[1]) for x in text.splitlines()
+               if x.startswith("llmrack_requests_resumed_total"))
+
+
 def ask(rack, model, first=7):
     status, body, _ = rack.post(TEXT, {"model": model, "prompt": [first, 8, 9, 10] * 8,
                                        "max_tokens": 6, "temperature": 0, "ignore_eos": True})
     assert status == 200, body
     assert body["usage"]["completion_tokens"] == 6
     return body["choices"][0]["text"]
+
+
+def order(rack, name, what, state):
+    assert rack.local_request("POST", f"/api/v1/instances/{name}/{what}", {})[0] == 202
+    wait_for(lambda: states(rack)[name] == state, 20)
 
 
 def stop(rack, name):
@@ -103,12 +114,10 @@ def test_the_other_replica_has_what_comes(r):
                                 "show instances"], capture_output=True, text=True, timeout=60)
         assert shown.returncode == 0 and "not answering" in shown.stdout, shown
         go_on(r, stopped, pid)
-    assert r.local_request("POST", "/api/v1/instances/two:2/drain", {})[0] == 202
-    wait_for(lambda: states(r)["two:2"] == "draining", 20)
+    order(r, "two:2", "drain", "draining")
     pid = stop(r, "two:2")
     go_on(r, "two:2", pid, "draining")
-    assert r.local_request("POST", "/api/v1/instances/two:2/undrain", {})[0] == 202
-    wait_for(lambda: states(r)["two:2"] == "ready", 20)
+    order(r, "two:2", "undrain", "ready")
 
 
 def test_either_pool_is_passed_over(r):
@@ -121,6 +130,37 @@ def test_either_pool_is_passed_over(r):
         assert f"{stopped}: " in r.get("/readyz")[2].decode()  # as degraded
         go_on(r, stopped, pid)
         assert ask(r, "pools", 3) == want
+
+
+@pytest.mark.parametrize("model, stopped", [
+    ("two", "two"), ("two", "two:2"), ("pools", "pools/prefill"), ("pools", "pools/decode")])
+def test_what_it_was_given_goes_on(r, model, stopped):
+    """Before it is known to be silent: with another engine, long before stuck_s, and as it
+    would have been. When it goes on nothing of it is left there."""
+    want = {k: ask(r, "one", k) for k in range(8)}
+    answers = {}
+    before = resumed(r)
+    pid = engines(r)[stopped]["pid"]
+    other = {"two": "two:2", "two:2": "two"}.get(stopped)
+    if other:  # all of them are given to the one
+        order(r, other, "drain", "draining")
+    os.kill(pid, signal.SIGSTOP)
+    threads = [threading.Thread(target=lambda k=k: answers.__setitem__(k, ask(r, model, k)))
+               for k in want]
+    for t in threads:
+        t.start()
+    if other:
+        wait_for(lambda: engines(r)[stopped]["live"] == len(want), 20)
+        order(r, other, "undrain", "ready")
+    for t in threads:
+        t.join(50 * SLOW)
+    assert answers == want
+    assert engines(r)[stopped]["pid"] == pid
+    go_on(r, stopped, pid)
+    wait_for(lambda: not [k for k in r.local("/api/v1/kv")["kv"] if k["used"]], 20)
+    assert not [i for i in engines(r).values() if i["live"] or i["running"] or i["waiting"]]
+    # those of a prefill engine are still their decode engine's
+    assert resumed(r) > before or stopped == "pools/prefill"
 
 
 def test_the_only_engine(r):

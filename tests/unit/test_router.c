@@ -650,6 +650,57 @@ static void waits_in_vain(void **state)
     assert_true(got == id[3]);
 }
 
+/* What a silent engine has goes on with one that answers, once: under a new number, so
+ * that what the first still says of it is of nobody. */
+static void silent_gives_up(void **state)
+{
+    struct fix *f = *state;
+    struct target *t = add_target(f, "0:2", 1, NULL);
+    struct gen_finish fin = {.reason = FINISH_STOP}, gone = {.reason = FINISH_ABORT};
+    struct step_token tok = {.id = 9};
+    struct seen s[3] = {0};
+    uint64_t id[3], got, at_t;
+    struct wire_add add;
+
+    for (int i = 0; i < 3; i++) {
+        id[i] = submit(f, NULL, &s[i]);
+        assert_int_equal(target_take(f->t, &add, &got), TARGET_ADD);
+    }
+    router_cancel(f->r, id[1]);
+    target_tokens(f->t, id[0], &tok, 1, false);
+    target_set_silent(f->t, 1);
+    go_on(f, 1000000000);
+    assert_int_equal(target_pass_on(f->t), 0); /* there is no other */
+    target_set_model(t, f->m, NULL);
+    set_state_of(t, INSTANCE_READY);
+    assert_int_equal(target_pass_on(f->t), 2);
+    assert_int_equal(target_pass_on(f->t), 0);
+    assert_int_equal(target_live(f->t, NULL), 1); /* its end is waited for */
+    assert_int_equal(target_take(t, &add, &at_t), TARGET_ADD);
+    assert_int_not_equal(at_t, id[0]);
+    assert_int_equal(add.params.id, at_t);
+    assert_int_equal(add.params.n_gen, 1);
+    assert_int_equal(add.prompt[3], 9);
+    target_tokens(f->t, id[0], &tok, 1, false); /* late words */
+    target_finish(f->t, id[0], &gone);
+    target_finish(f->t, id[1], &gone);
+    assert_int_equal(s[1].finishes, 1);
+    target_tokens(t, at_t, &tok, 1, false);
+    assert_int_equal(s[0].tokens, 2);
+    target_set_silent(t, 1);
+    target_set_silent(f->t, 0); /* the one that waits comes back, its order with it */
+    assert_int_equal(target_take(f->t, &add, &got), TARGET_ADD);
+    assert_int_not_equal(got, id[2]);
+    target_finish(f->t, got, &fin);
+    assert_int_equal(target_pass_on(t), 0); /* not a second time */
+    target_finish(t, at_t, &fin);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(s[i].finishes, 1);
+    assert_int_equal(s[0].reason, FINISH_STOP);
+    assert_int_equal(router_live(f->r), 0);
+    target_free(t);
+}
+
 /* With another engine of the model: at once, or as soon as it is ready; choices of one
  * request together. What a draining one gives back goes there too. */
 static void goes_on_elsewhere(void **state)
@@ -913,6 +964,7 @@ static const struct CMUnitTest tests[] = {
     T(replacement),
     T(silent),
     T(moved_off),
+    T(silent_gives_up),
     T(goes_on_after_restart),
     T(waits_in_vain),
     T(goes_on_elsewhere),
