@@ -5,6 +5,7 @@ import random
 import resource
 import signal
 import stat
+import threading
 
 import pytest
 
@@ -106,3 +107,72 @@ def test_a_full_disk_is_an_alarm(tiers, first):
     wait_for(raised, 30)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     wait_for(lambda: not raised(), 30)
+
+
+POOLS = ["main/decode", "main/prefill"]
+
+
+def engines_ready(rack, names):
+    return sorted((i["name"], i["state"]) for i in rack.local("/api/v1/instances")["instances"]) \
+        == [(n, "ready") for n in names]
+
+
+def rows(rack):
+    return {r["instance"]: r for r in rack.local("/api/v1/kv")["kv"]}
+
+
+def asked_without_pause(rack, over, out, faults):
+    """Until told that it is over: number of the prompt and the text that came."""
+    n = 0
+    while not over.is_set():
+        try:
+            out.append((n % 8, ask(rack, PROMPTS[n % 8])[0]))
+        except Exception as e:
+            faults.append(repr(e))
+            return
+        n += 3
+
+
+def test_pools_with_tiers(tiers, first):
+    """The prompts of a prefill pool come back from its tiers, the text is that of one engine
+    without; tiers go and come as revisions that lose no request; blocks on disk survive."""
+    tiers.commit("instances.main.", 90, mode="split")
+    wait_for(lambda: engines_ready(tiers, POOLS), 90)
+    for _ in range(2):
+        assert [ask(tiers, p)[0] for p in PROMPTS] == [t for t, _ in first]
+    at = rows(tiers)
+    assert sorted(at) == POOLS
+    assert at["main/prefill"]["host_hits"] > 0 and at["main/prefill"]["disk_hits"] > 0
+    assert at["main/decode"]["host_size"] > 0 and at["main/decode"]["disk_size"] > 0
+
+    over, out, faults = threading.Event(), [], []
+    client = threading.Thread(target=asked_without_pause, args=(tiers, over, out, faults))
+    client.start()
+    try:
+        for host, disk in ((0, 0), (16, 128)):
+            tiers.commit("instances.main.", 120, kv__host_mib=host, kv__disk_mib=disk)
+            wait_for(lambda: engines_ready(tiers, POOLS), 90)
+            assert all((r["host_size"] > 0) == (host > 0) for r in rows(tiers).values())
+            seen = len(out)
+            wait_for(lambda: len(out) > seen + 1 or faults, 60)
+    finally:
+        over.set()
+        client.join(120 * SLOW)
+    assert not client.is_alive() and faults == []
+    assert out and all(text == first[n][0] for n, text in out)
+    wait_for(lambda: all(r["used"] == 0 for r in rows(tiers).values()), 30)
+
+    tiers.p.send_signal(signal.SIGTERM)
+    assert tiers.p.wait(30 * SLOW) == 0
+    tiers.spawn()
+    wait_for(lambda: tiers.is_ready() and engines_ready(tiers, POOLS), 90)
+    assert rows(tiers)["main/prefill"]["disk_blocks"] > 0
+    assert [ask(tiers, p)[0] for p in PROMPTS] == [t for t, _ in first]
+    assert rows(tiers)["main/prefill"]["disk_hits"] > 0
+    folder = os.path.join(tiers.dir.name, "kv")
+    assert all(stat.S_IMODE(os.stat(os.path.join(folder, f)).st_mode) == 0o600
+               for f in os.listdir(folder))
+    assert tiers.local_request("POST", "/api/v1/instances/main/wipe", {})[0] == 202
+    wait_for(lambda: all(r["host_blocks"] + r["disk_blocks"] == 0
+                         for r in rows(tiers).values()), 30)
+    assert ask(tiers, PROMPTS[0])[0] == first[0][0]
