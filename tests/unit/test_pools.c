@@ -3,6 +3,9 @@
  * handoff, the client gets each token once, in order, and one finish. */
 #include "tests/test.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -776,6 +779,74 @@ static void random_cancels(void **state)
     free(s);
 }
 
+enum { ASKERS = 2, ASKS = 150 };
+struct asker {
+    struct fix *f;
+    uint64_t rnd;
+    struct seen seen[ASKS]; /* the control thread's */
+};
+static atomic_int askers_done;
+
+static void *ask_and_leave(void *arg)
+{
+    static const int ps[] = {P_WELL, P_WELL, P_FAILS, P_RETURNS, P_WHOLE},
+                     ds[] = {D_WELL, D_WELL, D_LOSES};
+    struct asker *a = arg;
+    struct pool_status p[8];
+    uint64_t id;
+
+    for (int i = 0; i < ASKS; i++) {
+        int32_t prompt[20] = {ps[test_rand(&a->rnd) % 5], ds[test_rand(&a->rnd) % 3], i,
+                              (int32_t)(a->rnd % 1000)};
+        struct gen_submit g = {.params = {.n_prompt = 20,
+                                          .max_tokens = 5,
+                                          .top_p = 1,
+                                          .repetition = 1,
+                                          .n_top = -1},
+                               .prompt = prompt,
+                               .sink = {on_tokens, on_finish, &a->seen[i]}};
+        const struct served *m = router_model(a->f->r, "alpha", NULL);
+        while (router_submit(a->f->r, m, &g, 1, &id, NULL) < 0)
+            clock_sleep_us(500); /* the queue is full */
+        router_unref(a->f->r, m);
+        if (test_rand(&a->rnd) % 2)
+            clock_sleep_us((int64_t)(test_rand(&a->rnd) % 1000));
+        if (test_rand(&a->rnd) % 2)
+            router_cancel(a->f->r, id);
+        if (i % 16 == 0)
+            router_pools(a->f->r, p, 8);
+    }
+    atomic_fetch_add(&askers_done, 1);
+    return NULL;
+}
+
+/* As HTTP threads do, while the control thread relays. */
+static void threads_ask_and_leave(void **state)
+{
+    static struct asker askers[ASKERS];
+    struct fix *f = *state;
+    pthread_t t[ASKERS];
+
+    apply(f, SPLIT_2X2);
+    for (int i = 0; i < ASKERS; i++) {
+        askers[i].f = f;
+        askers[i].rnd = test_seed() + 1 + (uint64_t)i;
+        assert_int_equal(pthread_create(&t[i], NULL, ask_and_leave, &askers[i]), 0);
+    }
+    UNTIL(f, atomic_load(&askers_done) == ASKERS && router_live(f->r) == 0);
+    for (int i = 0; i < ASKERS; i++) {
+        pthread_join(t[i], NULL);
+        for (int k = 0; k < ASKS; k++) {
+            const struct seen *s = &askers[i].seen[k];
+            assert_int_equal(s->finishes, 1);
+            assert_int_equal(s->out_of_order, 0);
+            assert_true(s->reason != FINISH_LENGTH || s->tokens == 5);
+        }
+    }
+    UNTIL(f, !status(f, "one/prefill").live && !status(f, "one/prefill:2").live);
+    at_rest(f);
+}
+
 static void the_last_minute(void **state)
 {
     struct split_window w = {0};
@@ -821,6 +892,7 @@ static const struct CMUnitTest tests[] = {
     T(engines_come_and_go),
     T(modes_change_under_load),
     T(random_cancels),
+    T(threads_ask_and_leave),
     cmocka_unit_test(the_last_minute),
 };
 
