@@ -4,8 +4,9 @@
  * The device knows more than the advice's model: a prompt's tokens cost more the later
  * they stand, a decoding sequence more the longer it is, and each step is off by up to
  * 5 %. What the advice gets of it is what llmctl load would measure on the idle device.
- * Goodput of the truth is searched by the rules of llmctl load; with other arrivals than
- * those of the advice, but where a short run is foretold. */
+ * Goodput of the truth is searched by the rules of llmctl load: with the arrivals that
+ * the advice knows, for it foretells what such a run finds; in workloads made by chance
+ * with others. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -459,7 +460,7 @@ static struct pd_world with_scale(const struct truth *t, struct pd_world w)
 
 /* In the truth the planted mode leads by 10 % at least; the advice, which knows only what
  * an idle device shows, puts it first. Where it knows how devices scale no prediction is
- * off by more than 25 %; where not, the truth is in the range that it gives. */
+ * off by more than 20 %; where not, the truth is in the range that it gives. */
 static void test_names_the_planted_one(void **state)
 {
     (void)state;
@@ -469,6 +470,7 @@ static void test_names_the_planted_one(void **state)
         struct pd_advice a, blind;
 
         truth_of(&planted[i], &t);
+        t.come = &t.told;
         w = measured(&t);
         pd_advise(&w, &t.k, NULL, 0, &blind);
         w = with_scale(&t, w);
@@ -481,7 +483,7 @@ static void test_names_the_planted_one(void **state)
             printf("# %s: %s truth %.3f, predicted %.3f (%.3f to %.3f)\n",
                    planted[i].name, pd_mode_name(m), g, r->goodput, b->low, b->high);
             assert_true(m == (int)planted[i].best || best > 1.1 * g);
-            assert_true(fabs(r->goodput - g) <= 0.25 * g);
+            assert_true(fabs(r->goodput - g) <= 0.2 * g);
             assert_true(b->low <= g && g <= b->high);
         }
         assert_int_equal(a.row[0].mode, planted[i].best);
@@ -660,6 +662,7 @@ static void test_scaling_is_measured(void **state)
 
     (void)state;
     truth_of(&planted[1], &t);
+    t.come = &t.told;
     t.d.scale = 0.5;
     t.devices = 2;
     t.k.slo.tpot_ms = 25;
@@ -676,7 +679,7 @@ static void test_scaling_is_measured(void **state)
            truth, seeing.goodput, blind.low, blind.high);
     printf("# chunked: truth %.3f, from the pools alone %.3f to %.3f\n", chunked,
            whole.low, whole.high);
-    assert_true(fabs(seeing.goodput - truth) <= 0.25 * truth);
+    assert_true(fabs(seeing.goodput - truth) <= 0.2 * truth);
     assert_true(seeing.low == seeing.goodput && seeing.high == seeing.goodput);
     assert_true(blind.low < blind.goodput && blind.high > 1.3 * blind.low);
     assert_true(whole.low <= 1.1 * chunked && chunked <= 1.1 * whole.high);
