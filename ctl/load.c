@@ -39,6 +39,8 @@ static const char *word(const json_t *v)
 
 struct shown {
     int64_t at_us; /* of the last line that is not a screen's */
+    struct session *s;
+    const char *path; /* where steps are looked for */
 };
 
 static bool on_screen(void) { return isatty(STDERR_FILENO) && line_width() > 0; }
@@ -288,12 +290,28 @@ static void catch_end(bool on, struct sigaction was[2])
     sigaction(SIGHUP, on ? &sa : &was[1], on ? &was[1] : NULL);
 }
 
-static int measure(struct session *s, const struct load_plan *p, const json_t *served,
-                   json_t *quality, const struct args *a, struct err *e)
+/* The steps so far, of the daemon's part of the contract. */
+static int look(void *arg, struct load_steps *ret, struct err *e)
+{
+    const struct shown *d = arg;
+    struct answer ans;
+    int rc =
+        run_call(d->s, &(struct wire_request){.method = "GET", .path = d->path}, &ans, e);
+
+    if (rc == 0)
+        load_steps_read(json_object_get(ans.root, "steps"), ret);
+    answer_done(&ans);
+    return rc;
+}
+
+/* path: of the daemon's part of the contract. */
+static int measure(struct session *s, const char *path, const struct load_plan *p,
+                   const json_t *served, json_t *quality, const struct args *a,
+                   struct err *e)
 {
     struct load_run *r = xcalloc(1, sizeof(*r));
     json_t *contract = load_plan_contract(p, served, quality);
-    struct shown shown = {0};
+    struct shown shown = {.s = s, .path = path};
     struct sigaction was[2];
     struct err why;
     int64_t id = 0;
@@ -303,6 +321,7 @@ static int measure(struct session *s, const struct load_plan *p, const json_t *s
     r->wire = s->wire;
     r->stop = line_stop_flag();
     r->progress = on_progress;
+    r->look = look;
     r->arg = &shown;
     r->salt = (uint64_t)clock_wall_ms() << 12;
     *line_stop_flag() = 0;
@@ -335,10 +354,10 @@ int run_load(struct session *s, const struct verb *v, const struct args *a, stru
     int rc =
         run_call(s, &(struct wire_request){.method = "GET", .path = path}, &offer, e);
 
-    free(path);
     served = json_object_get(offer.root, "served");
     if (rc < 0 || load_plan_read(a, offer.root, &plan, e) < 0) {
         answer_done(&offer);
+        free(path);
         return -1;
     }
     if (plan.cut)
@@ -350,8 +369,9 @@ int run_load(struct session *s, const struct verb *v, const struct args *a, stru
     if (rc == 0)
         rc = load_quality(s, served, args_get(a, "quality"), &quality, e);
     if (rc == 0)
-        rc = measure(s, &plan, served, quality, a, e);
+        rc = measure(s, path, &plan, served, quality, a, e);
     load_plan_done(&plan);
+    free(path);
     answer_done(&offer);
     return rc;
 }

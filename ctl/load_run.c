@@ -52,6 +52,40 @@ static struct load_send sender(struct load_run *r, const struct load_work *work)
                               .stop = r->stop};
 }
 
+/* ---- the engines' own steps ---- */
+
+void load_steps_read(const json_t *steps, struct load_steps *ret)
+{
+#define X(name) ret->name = json_number_value(json_object_get(steps, #name));
+    LOAD_STEPS_MAP(X)
+#undef X
+}
+
+/* Those since *from, into *ret; from now on, into *from. */
+static int steps_since(struct load_run *r, struct load_steps *from,
+                       struct load_steps *ret, struct err *e)
+{
+    struct load_steps now;
+
+    if (r->look(r->arg, &now, e) < 0)
+        return -1;
+#define X(name) ret->name = now.name - from->name;
+    LOAD_STEPS_MAP(X)
+#undef X
+    *from = now;
+    return 0;
+}
+
+static json_t *steps(const struct load_steps *s)
+{
+    json_t *o = json_object();
+
+#define X(name) json_object_set_new(o, #name, json_real(s->name));
+    LOAD_STEPS_MAP(X)
+#undef X
+    return o;
+}
+
 /* ---- what a step costs ---- */
 
 static int by_value(const void *a, const void *b)
@@ -299,15 +333,20 @@ int load_run(struct load_run *r, struct err *e)
     struct load_search s = {
         .min = 1e-3, .max = 1e5, .width = 0.1, .points = 16, .tries = LOAD_TRIES};
 
+    struct load_steps from = {0};
+    int rc;
+
     take_sample(r);
-    if (measure_cost(r, e) < 0)
+    if (steps_since(r, &from, &r->idle, e) < 0 || measure_cost(r, e) < 0 ||
+        steps_since(r, &from, &r->idle, e) < 0)
         return -1;
     s.guess = first_guess(r);
     if (p->rate > 0) {
         s.guess = p->rate;
         s.points = 1;
     }
-    return search(r, &s, e);
+    rc = search(r, &s, e);
+    return rc < 0 ? rc : steps_since(r, &from, &r->loaded, e);
 }
 
 /* ---- as JSON ---- */
@@ -420,8 +459,12 @@ json_t *load_run_result(const struct load_run *r, bool complete)
     for (int i = 0; i < r->n_points; i++)
         json_array_append_new(points, point(&r->point[i]));
     json_object_set_new(o, "points", points);
-    if (r->measured)
+    if (r->measured) {
         json_object_set_new(o, "cost", cost(r));
+        json_object_set_new(o, "steps",
+                            json_pack("{s:o, s:o}", "idle", steps(&r->idle), "loaded",
+                                      steps(&r->loaded)));
+    }
     json_object_set_new(o, "arrivals", arrivals(r));
     return o;
 }

@@ -19,6 +19,7 @@
 #include "daemon/api/pool.h"
 #include "daemon/api/query.h"
 #include "daemon/api/server.h"
+#include "daemon/api/subject.h"
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/confmgr.h"
 #include "daemon/ctrl/pdadvise.h"
@@ -42,7 +43,7 @@ struct question {
     struct pd_run run[RUNS_MAX];
     int n_runs;
     int64_t against; /* the run that is the contract */
-    char instance[64], handoff[120], scaling[200];
+    char instance[64], handoff[120], scaling[200], costs[160];
 };
 
 /* One stored run, parsed. */
@@ -224,21 +225,47 @@ static void take_scale(const struct parsed *v, int n, const struct parsed *ref,
                  "long; a run with other threads or devices says it");
 }
 
-/* Costs on all devices before those of pools; newest first. */
-static bool take_costs(const struct parsed *v, int n, const struct parsed *ref,
-                       struct pd_world *w)
+/* The run that costs come from, on all devices rather than those of pools; the newest. */
+static const struct parsed *take_costs(const struct parsed *v, int n,
+                                       const struct parsed *ref, struct pd_world *w)
 {
     for (int split = 0; split < 2; split++)
         for (int i = 0; i < n; i++)
             if ((&v[i] == ref || (whole(&v[i]) && comparable(ref, &v[i]))) &&
                 (mode_of(&v[i]) == PD_SPLIT) == split && take_cost(&v[i], w))
-                return true;
-    return false;
+                return &v[i];
+    return NULL;
+}
+
+static struct pd_steps steps_of(const struct parsed *p, const char *when)
+{
+    const json_t *o = json_object_get(json_object_get(p->result, "steps"), when);
+
+    return (struct pd_steps){num(o, "answer_steps"),   num(o, "answer_seqs"),
+                             1e3 * num(o, "answer_s"), num(o, "prompt_steps"),
+                             num(o, "prompt_seqs"),    num(o, "prompt_tok"),
+                             1e3 * num(o, "prompt_s")};
+}
+
+/* From the costs of an idle instance to those of a loaded one. */
+static void take_pace(const struct parsed *p, struct question *q)
+{
+    struct pd_steps idle = steps_of(p, "idle"), loaded = steps_of(p, "loaded");
+    struct pd_pace pace = pd_pace_of(&q->world, &idle, &loaded);
+
+    pd_pace_set(&q->world, pace);
+    snprintf(
+        q->costs, sizeof(q->costs),
+        "run %lld; under load steps with prompts took %.2f, of answers %.2f times as "
+        "long as idle",
+        (long long)p->id, pace.prefill, pace.decode);
 }
 
 static int take_runs(const struct parsed *v, int n, const struct parsed *ref,
                      struct question *q, struct err *e)
 {
+    const struct parsed *costs;
+
     for (int i = 0; i < n; i++) {
         int m = mode_of(&v[i]);
 
@@ -249,12 +276,14 @@ static int take_runs(const struct parsed *v, int n, const struct parsed *ref,
                             num(v[i].result, "bound"),
                             (int)num(json_object_get(v[i].result, "cost"), "step_tok")};
     }
-    if (!take_costs(v, n, ref, &q->world))
+    costs = take_costs(v, n, ref, &q->world);
+    if (!costs)
         return err_set(
             e, ERR_UNAVAIL,
             "no run with this contract says what a step costs, and on how many "
             "devices: measure the instance in mode colocated or chunked");
-    take_scale(v, n, ref, q);
+    take_scale(v, n, ref, q); /* idle against idle */
+    take_pace(costs, q);
     return 0;
 }
 
@@ -308,14 +337,6 @@ static int take_work(const struct parsed *ref, struct question *q, struct err *e
 
 /* ---- what runs ---- */
 
-/* NAME itself, or an engine of it: NAME:2, NAME/prefill .. */
-static bool belongs(const char *name, const char *instance)
-{
-    size_t n = strlen(instance);
-
-    return !strncmp(name, instance, n) && (!name[n] || name[n] == ':' || name[n] == '/');
-}
-
 /* Milliseconds that handoffs of the instance took of late; false: there were none. */
 static bool seen_handoff(struct conn *c, const char *instance, double *ret_ms)
 {
@@ -324,7 +345,7 @@ static bool seen_handoff(struct conn *c, const char *instance, double *ret_ms)
     double sum = 0, count = 0;
 
     for (int i = 0; i < n; i++)
-        if (belongs(g[i].instance, instance))
+        if (subject_belongs(g[i].instance, instance))
             for (int k = 0; k < g[i].n; k++) {
                 sum += metric_sum(g[i].pages[k], M_HANDOFF_WAIT);
                 count += metric_get(g[i].pages[k], M_HANDOFF_WAIT, 0);
@@ -342,7 +363,8 @@ static void take_handoff(struct conn *c, struct question *q)
     double bytes = 0, ms;
 
     for (int i = 0; i < n; i++)
-        if (belongs(s[i].name, q->instance) && s[i].n_blocks > 0 && s[i].block_tok > 0)
+        if (subject_belongs(s[i].name, q->instance) && s[i].n_blocks > 0 &&
+            s[i].block_tok > 0)
             bytes = (double)s[i].kv_bytes / ((double)s[i].n_blocks * s[i].block_tok);
     free(s);
     if (seen_handoff(c, q->instance, &ms)) {
@@ -452,6 +474,7 @@ static void advise(struct conn *c)
     jw_kint(&r.w, "devices", q->world.devices);
     jw_kstr(&r.w, "handoff", q->handoff);
     jw_kstr(&r.w, "scaling", q->scaling);
+    jw_kstr(&r.w, "costs", q->costs);
     jw_kbool(&r.w, "sure", a.sure);
     put_number(&r.w, "spread", true, a.spread);
     put_number(&r.w, "pace", a.pace > 0, a.pace);

@@ -1,5 +1,9 @@
 /* daemon/api/loads.c - load runs: what a sender needs of us, and what must still hold
  * when its run is kept. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/metric.h"
 #include "daemon/api/conn.h"
 #include "daemon/api/ctlqueue.h"
 #include "daemon/api/handler.h"
@@ -10,6 +14,35 @@
 #include "daemon/ctrl/conf.h"
 #include "daemon/ctrl/confmgr.h"
 #include "daemon/ctrl/router.h"
+#include "daemon/serve/metrics.h"
+
+/* Steps of the instance's engines since they began, by their shape. */
+static void put_steps(struct conn *c, const char *instance, struct jw *w)
+{
+    static const struct {
+        const char *key;
+        int id, label;
+    } rows[] = {{"answer_steps", M_SHAPE_STEPS, 0}, {"answer_seqs", M_SHAPE_SEQS, 0},
+                {"answer_s", M_SHAPE_SECONDS, 0},   {"prompt_steps", M_SHAPE_STEPS, 1},
+                {"prompt_seqs", M_SHAPE_SEQS, 1},   {"prompt_tok", M_SHAPE_TOK, 0},
+                {"prompt_s", M_SHAPE_SECONDS, 1}};
+    struct page_group *g = xcalloc(ROUTER_GROUPS, sizeof(*g));
+    int n = router_groups_get(c->h->router, g, ROUTER_GROUPS);
+
+    jw_key(w, "steps");
+    jw_obj(w);
+    for (size_t k = 0; k < sizeof(rows) / sizeof(rows[0]); k++) {
+        double sum = 0;
+
+        for (int i = 0; i < n; i++)
+            if (subject_belongs(g[i].instance, instance))
+                sum += metric_total(g[i].pages, g[i].n, rows[k].id, rows[k].label);
+        jw_knum(w, rows[k].key, sum);
+    }
+    jw_obj_end(w);
+    router_pages_put(c->h->router);
+    free(g);
+}
 
 /* What the sender wants to know beside the contract. */
 static void put_hints(struct conn *c, const struct subject *s, struct jw *w)
@@ -31,6 +64,7 @@ static void put_hints(struct conn *c, const struct subject *s, struct jw *w)
                                                               : 512);
     jw_kint(w, "prefill_parts", prefill);
     jw_kint(w, "decode_parts", decode);
+    put_steps(c, name, w);
     jw_knum(w, "price", conf ? conf->cost.device_hour : 0);
     jw_knum(w, "ttft_ms", i ? i->slo.ttft_ms : 0);
     jw_knum(w, "tpot_ms", i ? i->slo.tpot_ms : 0);

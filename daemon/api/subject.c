@@ -23,8 +23,7 @@ enum { MAX_MODELS = 64, MAX_INSTANCES = 64 };
 
 /* ---- whose model ---- */
 
-/* An instance and its engines: NAME, NAME:2 .., NAME/prefill, NAME/decode:2 .. */
-static bool belongs(const char *name, const char *instance)
+bool subject_belongs(const char *name, const char *instance)
 {
     size_t n = strlen(instance);
 
@@ -51,7 +50,7 @@ static const struct served *model_of(struct conn *c, const char *instance, struc
     int n = router_models(c->h->router, m, MAX_MODELS), fit = 0;
 
     for (int i = 0; i < n; i++)
-        if (!instance[0] || belongs(m[i]->instance, instance)) {
+        if (!instance[0] || subject_belongs(m[i]->instance, instance)) {
             fit++;
             found = found ? found : m[i];
         }
@@ -104,7 +103,7 @@ static int sum_up(struct conn *c, const char *instance, struct fleet_sum *ret,
 
     memset(ret, 0, sizeof(*ret));
     for (int i = 0; i < n; i++) {
-        if (!belongs(s[i].name, instance) || s[i].state != INSTANCE_READY)
+        if (!subject_belongs(s[i].name, instance) || s[i].state != INSTANCE_READY)
             continue;
         if (!ret->replicas++) {
             ret->one = s[i];
@@ -197,7 +196,7 @@ void subject_parts(struct conn *c, const char *instance, int *ret_prefill,
         const char *pool = strchr(s[i].name, '/');
         int of = s[i].n_ranks > s[i].n_threads ? s[i].n_ranks : s[i].n_threads;
 
-        if (!belongs(s[i].name, instance) || s[i].state != INSTANCE_READY)
+        if (!subject_belongs(s[i].name, instance) || s[i].state != INSTANCE_READY)
             continue;
         for (int k = 0; k < 2; k++)
             if (!pool || pool[1] == "pd"[k]) {

@@ -7,6 +7,8 @@
 #ifndef API_SUBJECT_H
 #define API_SUBJECT_H
 
+#include <stdbool.h>
+
 #include "base/json.h"
 #include "base/sha256.h"
 
@@ -26,6 +28,9 @@ int subject_new(struct conn *c, const char *instance, struct subject **ret);
 void subject_free(void *arg);
 /* The name that the operator chose, without that of one engine. */
 void subject_instance(const struct served *m, char ret[SUBJECT_NAME]);
+/* Is `name` the instance, or an engine of it: NAME:2 .., NAME/prefill, NAME/decode:2 ..?
+ */
+bool subject_belongs(const char *name, const char *instance);
 /* "served": {..}; UNAVAIL when no engine of it is ready. */
 int subject_put(struct conn *c, const struct subject *s, struct jw *w, struct err *e);
 /* Devices (or the threads of CPUs', where they are more) of the engine that prefills and

@@ -17,7 +17,7 @@ static const double DOUBT = 0.25;
 static const double SCALE_LOW = 0.5, SCALE_MID = 0.75, SCALE_HIGH = 1;
 /* Steps under load over those of an idle instance, at most, and at least 1 over it. */
 static const double PACE_MAX = 4;
-enum { PACE_STEPS = 8, POINTS = 40 };
+enum { PACE_STEPS = 8, POINTS = 40, STEPS_LEAST = 4 };
 
 const char *pd_mode_name(enum pd_mode m)
 {
@@ -34,6 +34,43 @@ double pd_scale(double all, double part, double n)
     double x = all > 0 && part > 0 && n > 1 ? log(part / all) / log(n) : 0;
 
     return x == 0 ? 0 : fmin(fmax(x, least), 1);
+}
+
+static double within(double v) { return fmin(fmax(v, 1 / PACE_MAX), PACE_MAX); }
+
+/* How many times as long as their costs say. */
+static double over_cost(const struct pd_world *w, const struct pd_steps *s, bool prompts)
+{
+    double both = fmin(s->prompt_steps, s->prompt_seqs),
+           start = (s->prompt_steps - both) * w->prefill_ms +
+                   both * fmax(w->prefill_ms, w->decode_ms);
+    double cost =
+        prompts ? start + s->prompt_tok * w->prefill_tok_ms +
+                      s->prompt_seqs * w->decode_seq_ms
+                : s->answer_steps * w->decode_ms + s->answer_seqs * w->decode_seq_ms;
+
+    return cost > 0 ? (prompts ? s->prompt_ms : s->answer_ms) / cost : 0;
+}
+
+struct pd_pace pd_pace_of(const struct pd_world *w, const struct pd_steps *idle,
+                          const struct pd_steps *loaded)
+{
+    double p = over_cost(w, idle, true), d = over_cost(w, idle, false);
+    bool prompts = idle->prompt_steps >= STEPS_LEAST && p > 0 &&
+                   loaded->prompt_steps >= STEPS_LEAST,
+         answers = idle->answer_steps >= STEPS_LEAST && d > 0 &&
+                   loaded->answer_steps >= STEPS_LEAST;
+
+    return (struct pd_pace){prompts ? within(over_cost(w, loaded, true) / p) : 1,
+                            answers ? within(over_cost(w, loaded, false) / d) : 1};
+}
+
+void pd_pace_set(struct pd_world *w, struct pd_pace p)
+{
+    w->prefill_ms *= p.prefill;
+    w->prefill_tok_ms *= p.prefill;
+    w->decode_ms *= p.decode;
+    w->decode_seq_ms *= p.decode;
 }
 
 /* Requests a second when one is served after the other by all devices: where to begin. */
@@ -153,14 +190,6 @@ static struct pd_world world_of(const struct pd_world *w, const struct pd_run *r
     return own;
 }
 
-static void at_pace(struct pd_world *w, double pace)
-{
-    w->prefill_ms *= pace;
-    w->prefill_tok_ms *= pace;
-    w->decode_ms *= pace;
-    w->decode_seq_ms *= pace;
-}
-
 /* Mean logarithm of predicted over measured with steps so much longer; 0 without any. */
 static double off_at(const struct pd_world *w, const struct pd_work *k,
                      const struct pd_run *runs, int n_runs, double pace)
@@ -175,7 +204,7 @@ static double off_at(const struct pd_world *w, const struct pd_work *k,
 
         if (!run || run->goodput <= 0)
             continue;
-        at_pace(&own, pace);
+        pd_pace_set(&own, (struct pd_pace){pace, pace});
         predict_at(&own, k, (enum pd_mode)m, SCALE_MID, &g);
         sum += log(fmax(g.goodput, RATE_MIN) / run->goodput);
         n++;
@@ -263,7 +292,7 @@ static void correct(const struct pd_world *w, const struct pd_work *k,
     double off = 1 + fmax(isnan(a->spread) ? 0 : a->spread, DOUBT);
     struct pd_world paced = *w;
 
-    at_pace(&paced, a->pace);
+    pd_pace_set(&paced, (struct pd_pace){a->pace, a->pace});
     for (int i = 0; i < PD_MODES; i++) {
         struct pd_row *r = &a->row[i];
         struct pd_guess g = r->guess;

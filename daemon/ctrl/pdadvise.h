@@ -14,6 +14,9 @@
  * mode whose queue grows slowly, and its few arrivals are not those of the long run: both
  * are alike in what is measured and what is predicted.
  *
+ * A loaded instance's steps take longer than an idle one's: its threads share the cores
+ * with those who bring requests and take tokens away. The run says how much (pd_pace_of).
+ *
  * Split has two such worlds, each with its share of the devices, and a handoff of T_fixed
  * + S / B for the last chunk, the others travelling while it is computed; all shares are
  * tried. 1 / n of the devices take n to the power of `scale` times as long. Where no run
@@ -58,6 +61,22 @@ struct pd_work {
  * `part` ms on fewer; of 0..1, 0 where it cannot be told. */
 double pd_scale(double all, double part, double n);
 
+/* Steps that engines made, of answers alone and with prompts: how many, the tokens of
+ * answers in them, those of prompts, and ms. */
+struct pd_steps {
+    double answer_steps, answer_seqs, answer_ms;
+    double prompt_steps, prompt_seqs, prompt_tok, prompt_ms;
+};
+/* How many times as long steps took under load as the costs of `w` say, over the same
+ * quotient for those that it was measured by. Of either kind; 1 where they were too few.
+ */
+struct pd_pace {
+    double prefill, decode;
+};
+struct pd_pace pd_pace_of(const struct pd_world *w, const struct pd_steps *idle,
+                          const struct pd_steps *loaded);
+void pd_pace_set(struct pd_world *w, struct pd_pace p);
+
 struct pd_guess {
     double goodput;      /* requests/s; 0: not even one in a thousand seconds */
     double low, high;    /* what it is if devices scale otherwise */
@@ -91,7 +110,8 @@ struct pd_row {
 struct pd_advice {
     struct pd_row row[PD_MODES]; /* the best first */
     double spread; /* largest |error| of the measured ones; NAN without any */
-    double pace;   /* steps take so many times as long under load as when idle */
+    double
+        pace;  /* by what was measured, steps take so many times as long as in pd_world */
     bool sure; /* something was measured, and all of the best one's range is above that
                   of the others */
     int next;  /* not sure: the mode to measure next; PD_MODES = all that matters is

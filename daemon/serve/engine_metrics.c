@@ -10,6 +10,7 @@ enum { WAIT_CAPACITY, WAIT_DEFERRED }; /* labels of WAITING_BY */
 enum { TIER_HOST, TIER_DISK };         /* of KV_TIER_.. */
 enum { MOVE_DOWN, MOVE_UP, MOVE_WRITE, MOVE_READ };
 enum { SOURCE_COMPUTE, SOURCE_CACHE_HIT }; /* of PROMPT_SOURCE */
+enum { SHAPE_ANSWERS, SHAPE_PROMPTS };     /* of SHAPE_.. */
 
 void engine_metrics_add(struct engine_metrics *m, const struct gen_params *p, int n_ctx)
 {
@@ -146,6 +147,11 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
         {M_KV_TIER_FAILED, 0, now.tier.failed, was->tier.failed},
         {M_REFUSED_LATE, 0, now.refused_late, was->refused_late},
         {M_STEPS_EST, 0, now.est_steps, was->est_steps},
+        {M_SHAPE_STEPS, SHAPE_ANSWERS, now.answers.steps, was->answers.steps},
+        {M_SHAPE_STEPS, SHAPE_PROMPTS, now.prompts.steps, was->prompts.steps},
+        {M_SHAPE_SEQS, SHAPE_ANSWERS, now.answers.seqs, was->answers.seqs},
+        {M_SHAPE_SEQS, SHAPE_PROMPTS, now.prompts.seqs, was->prompts.seqs},
+        {M_SHAPE_TOK, 0, now.shape_tok, was->shape_tok},
     };
     for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
         if (counters[i].now != counters[i].was)
@@ -157,6 +163,10 @@ void engine_metrics_sched(struct engine_metrics *m, const struct sched *s)
         metric_add(m->page, M_STEPS_EST_OFF, 0,
                    (double)(now.est_off_us - was->est_off_us) / 1e6);
     }
+    metric_add(m->page, M_SHAPE_SECONDS, SHAPE_ANSWERS,
+               (double)(now.answers.us - was->answers.us) / 1e6);
+    metric_add(m->page, M_SHAPE_SECONDS, SHAPE_PROMPTS,
+               (double)(now.prompts.us - was->prompts.us) / 1e6);
     put_gauges(m->page, &now);
     m->last = now;
 }

@@ -12,6 +12,7 @@ static const char *const kv_tiers[] = {"host", "disk", NULL};
 static const char *const kv_moves[] = {"down", "up", "written", "read", NULL};
 static const char *const prompt_sources[] = {"local_compute", "local_cache_hit", NULL};
 static const char *const finish_reasons[] = {"stop", "length", "abort", "error", NULL};
+static const char *const step_shapes[] = {"answers", "prompts", NULL};
 static const char *const import_states[] = {"queued", "waiting", "copying", "closing",
                                             NULL};
 static const char *const split_parts[] = {"removed", "handoff", "scheduling", "queueing",

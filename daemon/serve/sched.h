@@ -170,7 +170,11 @@ struct sched_stats {
     uint64_t refused_late;                  /* too late for their targets */
     uint64_t est_steps, est_us, est_off_us; /* steps whose time was estimated before: how
                                                long they took, how far off it was */
-    int importing;         /* of running: wait for KV of another engine */
+    struct sched_shape {
+        uint64_t steps, us, seqs; /* seqs: that decode in them */
+    } answers, prompts;           /* without and with prompt tokens */
+    uint64_t shape_tok;           /* prompt tokens in the latter */
+    int importing;                /* of running: wait for KV of another engine */
     int held;              /* blocks that a pull may write into, their request gone */
     int pulls;             /* that may write into blocks */
     uint64_t imported_tok; /* positions whose KV came from another engine */

@@ -134,8 +134,14 @@ void sched_time_done(struct sched *s, const struct flight *fl, const struct step
 {
     int64_t us = d->end_us - d->start_us;
 
+    struct sched_shape *shape = fl->n_prompt_tok ? &s->st.prompts : &s->st.answers;
+
     if (d->error || us <= 0 || !fl->n_items)
         return;
+    shape->steps++;
+    shape->us += (uint64_t)us;
+    shape->seqs += (uint64_t)fl->n_decode;
+    s->st.shape_tok += (uint64_t)fl->n_prompt_tok;
     if (fl->est_us > 0) {
         double off = fl->est_us - (double)us;
         s->st.est_steps++;

@@ -66,6 +66,8 @@ def test_a_run_is_measured_kept_and_drawn(rack, tmp_path):
     assert all(16 <= i <= 64 and o == 8 for come in r["arrivals"] for _, i, o in come)
     assert all(a[0] <= b[0] for come in r["arrivals"] for a, b in zip(come, come[1:]))
     assert r["cost"]["step_tok"] == 512 and r["cost"]["decode_parts"] >= 1
+    assert set(r["steps"]) == {"idle", "loaded"}
+    assert r["steps"]["loaded"]["prompt_tok"] <= sum(i for _, i, _ in r["arrivals"][0])
     assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     kept = rack.local(f"/api/v1/loads/{run['id']}")
     assert kept["contract"] == c and kept["result"] == r
@@ -136,6 +138,7 @@ def test_advice_needs_a_search_and_labels_its_figures(rack, runs):
     assert modes["chunked"]["high"] == run["result"]["bound"]
     assert modes["colocated"]["low"] < modes["colocated"]["goodput"] < modes["colocated"]["high"]
     assert a["sure"] == (a["next"] is None) and a["pace"] > 0
+    assert a["costs"].startswith(f"run {run['id']}; under load")
     assert modes["colocated"]["basis"].startswith("predicted, error")
     assert modes["split"]["basis"] == "not possible" and "two devices" in modes["split"]["why"]
     assert a["scaling"].startswith("not known")  # of one device there is no part
