@@ -12,8 +12,8 @@ the rounds counts. Colocated and chunked have one engine with two threads, split
 with one each. The bound of chunked for a prompt: what a step of step_tok of its tokens adds
 in its middle half, measured on the idle engine, and the decode step that it carries.
 Goodput is `llmctl load`: few requests a rate, targets from what this run measured, each
-search GOODPUT_S at most; what `llmctl pd advise` predicts from that of chunked stands
-beside it. Every key has value, goal, ok; exits 1 where a goal is missed."""
+search GOODPUT_S at most; what `llmctl pd advise` predicts from each of them alone
+stands beside it. Every key has value, goal, ok; exits 1 where a goal is missed."""
 import argparse
 import json
 import os
@@ -176,16 +176,17 @@ class Mode:
         return json.loads(out)["result"]
 
     def advice(self):
-        """What `llmctl pd advise` says after it: {mode: row}, or why it says nothing."""
+        """What `llmctl pd advise` says from its run alone, or why it says nothing."""
         p = subprocess.run([os.path.join(BIN, "llmctl"), "--socket", self.rack.sock, "-j", "pd",
                             "advise", "main"], capture_output=True, text=True, timeout=120)
         if p.returncode:
             return p.stderr.strip()
-        return {m["mode"]: m for m in json.loads(p.stdout)["modes"]}
+        return json.loads(p.stdout)
 
 
 def put_goodput(put, modes, slo):
-    """Measured, and beside it what `pd advise` predicts from the run of chunked alone."""
+    """Measured, and beside it what `pd advise` predicts from the run of one mode alone: what
+    it foretells of that run, and how good the mode is that it names."""
     found, never = {}, float("inf")
     for m in modes:
         found[m.name] = r = m.goodput(*slo)
@@ -193,16 +194,26 @@ def put_goodput(put, modes, slo):
             f"shown; {'a whole search' if r['complete'] else 'cut: at least'}; TTFT {slo[0]} "
             f"ms, TPOT {slo[1]} ms, 90 %")
         put(f"goodput_{m.name}_attainment", r.get("attainment", 0), never, "shown")
-    said = modes[MODES.index("chunked")].advice()
-    if isinstance(said, str):
-        print(f"not predicted: {said}", flush=True)
-        return found
-    for name, row in said.items():
-        value = row["predicted"] if row["measured"] else row["goodput"]
-        if value is not None:
-            put(f"goodput_{name}_predicted", value, never, "shown; " + (
-                f"its error is {100 * row['error']:+.0f} %" if row["error"] is not None
-                else f"{row['basis']} chunked"))
+    best = max(r["goodput"] for r in found.values())
+    for m in modes:
+        said = m.advice()
+        if isinstance(said, str):
+            print(f"not predicted from {m.name}: {said}", flush=True)
+            continue
+        print(f"from {m.name} alone: {said['text']}", flush=True)
+        for row in said["modes"]:
+            value = row["predicted"] if row["measured"] else row["goodput"]
+            if value is not None:
+                put(f"goodput_{row['mode']}_from_{m.name}", value, never, "shown; " + (
+                    f"its error is {100 * row['error']:+.0f} %" if row["error"] is not None else
+                    f"between {row['low']:.2f} and {row['high']:.2f}"))
+            if row["error"] is not None:
+                put(f"advice_from_{m.name}_error", abs(row["error"]), 0.2, "at most 0.2")
+        named = found[said["modes"][0]["mode"]]["goodput"]
+        put(f"advice_from_{m.name}_loss", 1 - named / best if best else 0,
+            0.1 if said["sure"] else never,
+            "at most 0.1 below the best" if said["sure"] else
+            f"shown; not certain, measure {said['next']}")
     return found
 
 
