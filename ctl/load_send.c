@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "ctl/wire_many.h"
 
-enum { TELL_US = 500000, POLL_US = 100000 };
+enum { TELL_US = 500000, POLL_US = 100000, DEAD = 20 };
 
 struct run {
     const struct load_send *s;
@@ -20,6 +20,7 @@ struct run {
     struct load_seen *seen;
     struct wire_many *many;
     int n, next, ended, good;
+    int unheard; /* requests in a row that nothing came back for */
     int64_t start_us;
 };
 
@@ -67,6 +68,7 @@ static void on_end(void *arg, int id, int status, bool whole, int64_t at_us)
         s->end = LOAD_ABORTED;
     else
         s->end = LOAD_DONE;
+    r->unheard = !whole && !status ? r->unheard + 1 : 0;
     r->ended++;
     r->good += load_good(s, &r->s->slo);
 }
@@ -168,6 +170,11 @@ static int run_all(struct run *r, int *ret_n, struct err *e)
         if (*r->s->stop) {
             *ret_n = come(r, now);
             return err_set(e, ERR_CANCELED, "stopped");
+        }
+        if (r->unheard >= DEAD) {
+            *ret_n = come(r, now);
+            return err_set(e, ERR_UNAVAIL, "%d requests in a row found no daemon",
+                           r->unheard);
         }
         if (now > r->s->max_us)
             return 0;

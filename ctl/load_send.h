@@ -42,8 +42,9 @@ struct load_send {
 };
 
 /* n requests in the order of their times; ret[i] what became of req[i]. *ret_n = how many
- * count: all, or those that had come when it was stopped early. -1: CANCELED by Ctrl-C
- * (ret and *ret_n tell what was seen), or nothing can be sent. */
+ * count: all, or those that had come when it was stopped early. -1: CANCELED by Ctrl-C,
+ * UNAVAIL where no daemon is there any more (ret and *ret_n tell what was seen), or
+ * nothing can be sent. */
 int load_send(const struct load_send *s, const struct load_req *req, int n,
               struct load_seen *ret, int *ret_n, struct err *e);
 

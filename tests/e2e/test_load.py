@@ -194,3 +194,23 @@ def test_many_streams_on_the_control_socket_shut_no_operator_out(rack):
     assert p.returncode == 0, p.stderr
     for s in held:
         s.close()
+
+
+def test_who_may_not_keep_a_run_is_told_before_it(rack):
+    p = subprocess.run([os.path.join(BIN, "llmctl"), "-u", f"http://127.0.0.1:{rack.port}", "load"],
+                       capture_output=True, text=True, timeout=60 * SLOW,
+                       env={**os.environ, "LLMCTL_KEY": rack.key("read")["Authorization"][7:]})
+    assert p.returncode == 4 and p.stderr.count("\n") == 1 and "'admin'" in p.stderr
+
+
+def test_a_daemon_that_goes_ends_the_run():
+    r = Rack("--executor", "null")
+    p = subprocess.Popen([os.path.join(BIN, "llmctl"), "--socket", r.sock, "load", "rate", "50",
+                          "ttft", "60000", "requests", "100000", "seconds", "2000"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = 'vllm:request_success_total{finished_reason="length"}'
+    wait_for(lambda: r.metrics().get(done, 0) > 50)
+    r.stop()
+    out, err = p.communicate(timeout=60 * SLOW)
+    assert p.returncode == 6 and "requests in a row found no daemon; the run was not kept" in err
+    assert "complete" in out  # what was measured is shown
