@@ -274,11 +274,15 @@ static int grant(struct ahead *a, int budget)
         a->v[i].grant = 0;
     if (a->s->cfg.order == SCHED_BY_AGE)
         given = give_short(a, budget / 2);
-    bool first = true;
+    bool first = true, kept = false; /* what is free, for own */
     for (i = 0; i < a->n && given < budget; i++) {
         struct sched_guess *g = &a->v[i];
-        if (g->rest <= 0 || !may_run(a, g))
+        if (g->rest <= 0 || (kept && !g->runs))
             continue;
+        if (!may_run(a, g)) {
+            kept = g->own && a->s->cfg.order == SCHED_BY_SLACK;
+            continue;
+        }
         int n = give(a, g, budget - given, first);
         first = first && !n;
         given += n;

@@ -319,6 +319,7 @@ static void plan_by_slack(struct form *f)
 {
     struct sched *s = f->s;
     int tries = 0, before = f->left;
+    bool kept = false; /* what is free, for one that can be in time */
     int n = sched_by_slack(s, f->now, f->n, may_start(f), NULL);
 
     for (int i = 0; i < n && f->left > 0; i++) {
@@ -326,9 +327,10 @@ static void plan_by_slack(struct form *f)
         bool first = f->left == before;
         if (q->state != SEQ_RUNNING) {
             bool fits = s->cfg.mode == SCHED_CHUNKED || first || q->n_toks <= f->left;
-            if (!may_start(f) || tries == SCHED_TRIES)
+            if (!may_start(f) || tries == SCHED_TRIES || (kept && s->rank[i].rank == 2))
                 continue;
             if (!fits || !start(f, q)) {
+                kept |= fits && s->rank[i].rank == 1 && !sched_tier_waits(s, f->now, q);
                 tries++;
                 continue;
             }

@@ -86,7 +86,7 @@ struct sched_seq {
     bool judged;    /* it could meet its target when it came: dropped once it cannot */
     int n_found;    /* prompt tokens that were in the cache then, or will be */
     int wait_tok;   /* waiting: what it counts in the scheduler's wait_tok */
-    int skipped;    /* order slack: steps without a token while its prompt ran */
+    int skipped;    /* order slack: steps of other prompts while its prompt ran */
     bool has_slack; /* when it started */
     int64_t slack_us;
 };

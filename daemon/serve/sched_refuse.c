@@ -13,8 +13,10 @@
  *
  * Not refused: one that is alone too long for its target (no time is better), one that
  * another engine has begun, one that was preempted, and any before STEPTIME_MIN steps
- * were measured. TPOT targets refuse nobody: they count only in how much of each step
- * order `slack` leaves to prompts.
+ * were measured. TPOT targets refuse nobody: they count only in what order `slack` leaves
+ * to prompts. What refusal frees goes to all that are taken, those without a TTFT target
+ * and those whose TPOT will be missed as well; where these alone fill the engine the rest
+ * can be better off behind requests that are late.
  *
  * Cost. Between two steps a verdict holds for those that are like it: a longer prompt
  * that is due earlier than one that was refused is refused, and one that is in time, even

@@ -7,14 +7,15 @@
  * Order `slack`. Prompts, running and waiting ones (of these the SCHED_LOOK oldest), go
  * in three ranks:
  *   0. those passed over too long: the oldest waiting one after SCHED_AGE admissions of
- *      others, a running one after SCHED_AGE steps without a token; by age;
+ *      others, a running one after SCHED_AGE steps of other prompts; by age;
  *   1. those that can still meet their target, by when they are due: whose slack is less
  *      than what those before it take is late, so the longest of them and it is given up,
  *      until as many as possible are in time;
  *   2. those given up, those without slack, and those without a target; by age.
+ * While one of rank 1 waits for blocks none of rank 2 takes those that are free.
  * So the bounds of order `age` hold for places: with k older ones waiting a prompt starts
  * after at most (k + 1) (SCHED_AGE + 1) admissions; and of those that run the oldest one
- * gets tokens in each (SCHED_AGE + 1)th step at least.
+ * gets tokens in each (SCHED_AGE + 1)th step of prompts at least.
  *
  * Decoding, policy `chunked`: a step takes as many prompt tokens as let it end before the
  * next token of each running answer is due: the k-th after the first is due k times
@@ -281,13 +282,19 @@ void sched_slack_begin(struct sched *s) { pace(s); }
 
 void sched_slack_end(struct sched *s, int n_order)
 {
+    bool any = false;
+
+    for (int i = 0; i < n_order; i++) {
+        const struct sched_seq *q = s->order[i];
+        any |= q->state == SEQ_RUNNING && q->next_pos < q->prefill_end && q->grant;
+    }
     for (int i = 0; i < n_order; i++) {
         struct sched_seq *q = s->order[i];
         if (q->state != SEQ_RUNNING || q->next_pos >= q->prefill_end ||
             sched_need(q) <= 0 || q->grant)
             q->skipped = 0;
         else
-            q->skipped++;
+            q->skipped += any;
     }
 }
 

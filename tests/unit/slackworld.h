@@ -7,7 +7,7 @@
 #include "daemon/serve/sched_impl.h"
 #include "tests/unit/simworld.h"
 
-enum { REQS = 400, PROMPT_MAX = 2000, OUT_MAX = 60 };
+enum { REQS = 400, PROMPT_MAX = 2000, OUT_MAX = 60, CHAIN = 512 };
 
 struct r {
     struct gen_params p;
@@ -15,6 +15,8 @@ struct r {
     int n_out, base;
     uint64_t text;
     bool refused, done;
+    int32_t chain[CHAIN]; /* blocks that it exports */
+    int n_chain;
     int64_t pull_us; /* it imports: its KV is there then; 0 = no more */
 };
 
@@ -119,7 +121,10 @@ static inline void hear(struct world *w)
             continue;
         }
         if (o[i].kind == SCHED_OUT_EXPORT) {
-            sched_unpin(w->s, o[i].block, o[i].n_blocks);
+            assert_true(o[i].first + o[i].n_blocks <= CHAIN);
+            memcpy(r->chain + o[i].first, o[i].block,
+                   (size_t)o[i].n_blocks * sizeof(*r->chain));
+            r->n_chain = o[i].first + o[i].n_blocks;
             continue;
         }
         if (o[i].kind == SCHED_OUT_RESERVED) {
@@ -127,6 +132,7 @@ static inline void hear(struct world *w)
             w->n_pulls++;
             continue;
         }
+        sched_unpin(w->s, r->chain, r->n_chain); /* whoever takes it has it by then */
         r->done = true;
         r->refused = o[i].kind == SCHED_OUT_REFUSE;
         r->retry_us = o[i].retry_us;

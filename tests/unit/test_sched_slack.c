@@ -185,6 +185,35 @@ static void test_colocated_answers_first(void **state)
     }
 }
 
+/* Blocks that one in time waits for do not go to those without a target, for which nobody
+ * waits; where it has none they do. */
+static void test_blocks_are_kept(void **state)
+{
+    (void)state;
+    static struct world w;
+
+    for (int target = 0; target < 2; target++) {
+        int before = 0;
+
+        init(&w, SCHED_BY_SLACK, false, 34);
+        w.cfg.kv.group[0].n_blocks = 64;
+        w.cfg.kv.reuse = false;
+        for (int i = 0; i < 30; i++)
+            want(&w, i * 100000, 100 + 10 * i, 3, 0, 0);
+        want(&w, 4000000, 600, OUT_MAX, 0, 0); /* 38 of 64 blocks, and more */
+        struct r *r = want(&w, 4100000, 700, 2, target ? 2000000 : 0, 0);
+        for (int i = 0; i < 40; i++)
+            want(&w, 4100001 + i * 1000, 100, OUT_MAX, 0, 0);
+        open_world(&w);
+        run_until(&w, INT64_MAX);
+        for (int i = 32; i < w.n; i++)
+            before += w.r[i].first_us < r->first_us;
+        printf("# target %d: %d before it\n", target, before);
+        assert_true(target ? before == 0 : before >= 2);
+        close_world(&w);
+    }
+}
+
 /* Answers whose TPOT cannot be kept leave prompts their part of each step all the same.
  */
 static void test_prompt_beside_hopeless_answers(void **state)
@@ -211,6 +240,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_no_starvation),
     cmocka_unit_test(test_long_prompt_beside_answers),
     cmocka_unit_test(test_colocated_answers_first),
+    cmocka_unit_test(test_blocks_are_kept),
     cmocka_unit_test(test_prompt_beside_hopeless_answers),
 };
 
