@@ -337,6 +337,9 @@ static int not_taken(const struct parse *p, const char *word, int found, struct 
     if (found == -2)
         return err_set(e, ERR_INVALID, "'%s' may mean several words here; type more",
                        word);
+    for (int i = 0; i < p->n; i++)
+        if (p->used[i] && p->s[i].key[0] && !strcmp(p->s[i].key, word))
+            return err_set(e, ERR_INVALID, "'%s' stands twice", word);
     buf_init(&b, 200);
     for (int i = 0; i < p->n; i++)
         if (!p->used[i])

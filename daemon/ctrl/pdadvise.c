@@ -242,7 +242,8 @@ static void say_why(const struct pd_work *k, struct pd_row *r)
         return;
     }
     if (r->mode == PD_SPLIT)
-        snprintf(pools, sizeof(pools), "%d devices prefill; ", g->prefill_devices);
+        snprintf(pools, sizeof(pools), "%d device%s prefill; ", g->prefill_devices,
+                 g->prefill_devices == 1 ? "" : "s");
     if (g->step_over_decode > 0)
         snprintf(over, sizeof(over),
                  "a token comes %.2f times as late as by decode alone; ",
