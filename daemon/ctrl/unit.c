@@ -189,7 +189,8 @@ static void on_ready(void *arg, const struct served *m)
     u->env->news(u->env->arg);
 }
 
-/* The reason and the engine's last lines, as one sentence. */
+/* The reason and the engine's last lines, as one sentence; no line that says the reason
+ * and nothing beside it. */
 static void explain(const struct unit *u, const struct err *why, struct err *ret)
 {
     const char *all = supervisor_lines(u->sup);
@@ -199,7 +200,7 @@ static void explain(const struct unit *u, const struct err *why, struct err *ret
     snprintf(lines, sizeof(lines), "%s", n > UNIT_LINES ? all + n - UNIT_LINES : all);
     for (char *p = lines; *p; p++)
         *p = *p == '\n' ? '|' : *p;
-    if (lines[0])
+    if (lines[0] && (!strstr(lines, why->msg) || strchr(lines, '|')))
         err_set(ret, why->code, "instance '%.63s': %.160s; its last lines: %s",
                 u->inst->name, why->msg, lines);
     else
