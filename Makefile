@@ -106,7 +106,7 @@ demo-moe: all $(MODEL_MOE) $(VENV)/plot.ok ## experts follow two topics in turn:
 tests_in = $(patsubst %.c,$(O)/%,$(foreach d,$(1),$(wildcard tests/$(d)/test_*.c)))
 UNIT := $(call tests_in,unit ops model fault)
 UNIT_TSAN := $(patsubst %,$(O)/tests/unit/test_%,base team queue loop metric sched sched_sim \
-	engine ranks router http supervisor side domain comm mesh8 fleet slo expertmoves kvdisk split kvpull)
+	engine ranks router http supervisor side domain comm mesh8 fleet slo expertmoves kvdisk split kvpull pools)
 FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 RUN_TESTS = $(VENV)/bin/python tests/run.py --only '$(T)'
 
