@@ -307,8 +307,10 @@ static int check_layout(const struct model *m, const struct conf_instance *i,
     struct err why = {0};
 
     forward_part_of(l, &p);
-    p.as_tp = (int)i->round_as.tp;
-    p.as_cp = (int)i->round_as.cp;
+    if (!i->round_as.unasked) {
+        p.as_tp = (int)i->round_as.tp;
+        p.as_cp = (int)i->round_as.cp;
+    }
     if (forward_part_check(model_info(m), &p, &why) == 0) {
         enum layout_fault f = layout_check(l, s, 0, &why);
 

@@ -311,8 +311,7 @@ static void add_copies_of(struct walk *w, const struct conf_instance *x)
 
             v->role = role;
             lay_pool(v, p);
-            v->round_as.tp = pools[0].round_as.tp;
-            v->round_as.cp = pools[0].round_as.cp;
+            v->round_as = pools[0].round_as;
         }
     }
 }

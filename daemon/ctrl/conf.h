@@ -81,6 +81,7 @@ struct conf_instance {
     } layout;
     struct {
         int64_t tp, cp; /* 0 = not said, see roundas.h */
+        bool unasked;   /* by the other pool's layout, which is checked for itself */
     } round_as;
     struct {
         int64_t spare;

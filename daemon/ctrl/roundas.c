@@ -34,10 +34,13 @@ void roundas_of_pools(struct conf_instance *prefill, struct conf_instance *decod
     int64_t a = prefill->layout.tp, b = decode->layout.tp, tp = wider(a, b);
     int64_t p = sharing(prefill), d = sharing(decode), cp = wider(p, d);
 
-    if (prefill->layout.automatic || decode->layout.automatic)
+    if (prefill->layout.automatic || decode->layout.automatic ||
+        (prefill->round_as.tp && prefill->round_as.cp))
         return;
+    prefill->round_as.unasked = !prefill->round_as.tp && !prefill->round_as.cp;
     if (!prefill->round_as.tp && tp_can(a, tp) && tp_can(b, tp))
-        prefill->round_as.tp = decode->round_as.tp = tp;
+        prefill->round_as.tp = tp;
     if (!prefill->round_as.cp && p && d && cp_can(p, cp) && cp_can(d, cp))
-        prefill->round_as.cp = decode->round_as.cp = cp;
+        prefill->round_as.cp = cp;
+    decode->round_as = prefill->round_as;
 }

@@ -204,7 +204,7 @@ def test_pairs_that_cannot_be_are_refused_by_the_check(split):
         assert status == 200 and json.loads(body)["ok"] is False, body
         return body.decode()
     before = {k: i["pid"] for k, i in engines(split).items()}
-    assert "2 tp ranks (round_as.tp) could not share the model: 9" in said("decode.layout.tp", 2)
+    assert "instance 'main/decode': tp 2 does not divide" in said("decode.layout.tp", 2)
     text = said("decode.kv.mib", 8)
     assert "its KV pool is for a context of" in text and "that of 'main/prefill' for" in text
     assert "of KV and the pool may be 1 MiB: lower ctx or raise kv.mib" in said("decode.kv.mib", 1)
