@@ -248,10 +248,39 @@ static void test_not_refused(void **state)
     close_world(&w);
 }
 
+/* What waits before one that comes, and costs it no time: prompts that another engine
+ * computes, and such as need be computed once only. */
+static void test_not_in_the_way(void **state)
+{
+    (void)state;
+    static struct world w;
+
+    for (int same = 0; same < 2; same++) {
+        init(&w, SCHED_BY_AGE, true, 52);
+        for (int i = 0; i < 30; i++)
+            want(&w, i * 200000, 100 + 10 * i, 3, 0, 0);
+        int first = w.n;
+        for (int i = 0; i < 20; i++) { /* 2 s of work, if it were */
+            struct r *r = want(&w, 10000000, 1000, 2, 0, 0);
+            r->base = w.r[first].base;
+            r->p.handoff = same ? GEN_HERE : GEN_IMPORT;
+        }
+        struct r *own =
+            want(&w, 10000001, same ? 1000 : 100, 2, same ? 400000 : 50000, 0);
+        own->base = w.r[first].base;
+        open_world(&w);
+        run_until(&w, INT64_MAX);
+        assert_false(own->refused);
+        assert_true(met_first(own));
+        close_world(&w);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_chunked_by_age),   cmocka_unit_test(test_chunked_by_slack),
     cmocka_unit_test(test_colocated_by_age), cmocka_unit_test(test_colocated_by_slack),
     cmocka_unit_test(test_counted),          cmocka_unit_test(test_not_refused),
+    cmocka_unit_test(test_not_in_the_way),
 };
 
 TEST_MAIN("sched_refuse", tests)
