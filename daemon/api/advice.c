@@ -271,10 +271,11 @@ static int take_runs(const struct parsed *v, int n, const struct parsed *ref,
 
         if (m < 0 || !whole(&v[i]) || !comparable(ref, &v[i]))
             continue;
-        q->run[q->n_runs++] =
-            (struct pd_run){(enum pd_mode)m, v[i].id, num(v[i].result, "goodput"),
-                            num(v[i].result, "bound"),
-                            (int)num(json_object_get(v[i].result, "cost"), "step_tok")};
+        q->run[q->n_runs++] = (struct pd_run){
+            (enum pd_mode)m, v[i].id, num(v[i].result, "goodput"),
+            num(v[i].result, "bound"),
+            (int)fmin(fmax(num(json_object_get(v[i].result, "cost"), "step_tok"), 0),
+                      1 << 20)};
     }
     costs = take_costs(v, n, ref, &q->world);
     if (!costs)
