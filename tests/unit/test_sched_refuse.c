@@ -265,9 +265,8 @@ static void test_not_in_the_way(void **state)
             r->base = w.r[first].base;
             r->p.handoff = same ? GEN_HERE : GEN_IMPORT;
         }
-        struct r *own =
-            want(&w, 10000001, same ? 1000 : 100, 2, same ? 400000 : 50000, 0);
-        own->base = w.r[first].base;
+        struct r *own = want(&w, 10000000, 1000, 2, 400000, 0);
+        own->base = same ? w.r[first].base : own->base;
         open_world(&w);
         run_until(&w, INT64_MAX);
         assert_false(own->refused);
