@@ -165,4 +165,3 @@ void wire_many_work(struct wire_many *m, int64_t until_us)
     curl_multi_perform(m->multi, &running);
     take_ended(m);
 }
-

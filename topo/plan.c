@@ -574,4 +574,3 @@ int plan_reasons(const struct plan *p, const struct plan_reason **ret)
 }
 
 int plan_tried(const struct plan *p) { return p->tried; }
-
