@@ -261,8 +261,8 @@ struct kv_share {
  * the sums: y[r, 0 .. n_head * (dv + 2)), dv as in op_attn. A maximum of -inf: it sees
  * none of them. K and V stand in the arena, at blocks table[seq * max_blocks ..], which
  * are the member's or (whole; not striped) those of all members in turn; or, packed by
- * op_kv_pack, at n_blocks layer blocks from `off` of `blocks`, where block j of a sequence
- * is first[seq] + j. */
+ * op_kv_pack, at n_blocks layer blocks from `off` of `blocks`, where block j of a
+ * sequence is first[seq] + j. */
 struct op_attn_part {
     struct view y, q;
     int n_head, n_kv_head, head_dim;

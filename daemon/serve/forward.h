@@ -67,9 +67,9 @@ struct forward_experts {
  * the vocabulary are shared; what leaves a pair of column and row cut matrices is summed
  * over the group in halves (kernels/comm.h). sp: between these pairs each rank keeps its
  * rows only. pp: a run of layers; rows go from stage to stage, cut into `micro`
- * micro-batches so that stages work at the same time. In layers of experts all ranks of a stage, tp x cp x
- * adp, stand as ep (each with whole experts of its own, rows come by all-to-all); or,
- * with ep = cp x adp, the tp ranks share the width of theirs.
+ * micro-batches so that stages work at the same time. In layers of experts all ranks of a
+ * stage, tp x cp x adp, stand as ep (each with whole experts of its own, rows come by
+ * all-to-all); or, with ep = cp x adp, the tp ranks share the width of theirs.
  *
  * adp: groups of tp ranks, each with items of its own and the KV of these: the step's
  * blocks are cut into adp equal shards, and an item is of the group whose shard its
