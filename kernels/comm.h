@@ -5,11 +5,11 @@
  * behind the same calls). A rank joins the groups that it is in; calls enqueue on its
  * stream and every member makes the same calls in the same order.
  *
- *  - Sums are made in f32 in halves, whatever the sizes: those of members 0..p/2-1, and
- * of the others, each so made, are added. So p members that each add up n / p pieces in
- *    this way give the bits of n members, p a power of two. An all-reduce is a direct
- *    reduce-scatter and an all-gather, 2 (p-1)/p S bytes read by each rank, as a
- *    ring. Where p does not divide the elements, the first n % p shards have one more.
+ *  - Sums are made in f32 in halves, whatever the sizes: that of members 0..p/2-1 and
+ *    that of the others, each so made, are added. So p members that each add up n / p
+ *    pieces in this way give the bits of n members, p a power of two. An all-reduce is
+ *    a direct reduce-scatter and an all-gather, 2 (p-1)/p S bytes read by each rank, as
+ *    a ring. Where p does not divide the elements, the first n % p shards have one more.
  *  - Bytes are counted where a rank reads another rank's memory, by group and call, with
  *    the time inside and the part of it that was waiting.
  *  - An all-to-all may be cut in two halves, start and finish, so that rows travel while

@@ -20,7 +20,7 @@
 #include "daemon/ctrl/conf_rows.h"
 #include "daemon/ctrl/conf_set.h"
 #include "daemon/ctrl/conf_tree.h"
-#include "daemon/ctrl/roundas.h"
+#include "daemon/ctrl/conf_round.h"
 
 struct box {
     struct conf c; /* first */
@@ -298,7 +298,7 @@ static void add_copies_of(struct walk *w, const struct conf_instance *x)
     lay_pool(&pools[0], &x->prefill);
     lay_pool(&pools[1], &x->decode);
     if (x->mode == CONF_SPLIT)
-        roundas_of_pools(&pools[0], &pools[1]);
+        conf_round_pools(&pools[0], &pools[1]);
     for (int64_t k = 2; x->mode != CONF_SPLIT && k <= x->replicas; k++)
         add_copy(w, x, "", k);
     for (int role = CONF_ROLE_PREFILL; x->mode == CONF_SPLIT && role <= CONF_ROLE_DECODE;

@@ -80,7 +80,7 @@ struct conf_instance {
         const char *emulate;
     } layout;
     struct {
-        int64_t tp, cp; /* 0 = not said, see roundas.h */
+        int64_t tp, cp; /* 0 = not said, see conf_round.h */
         bool unasked;   /* by the other pool's layout, which is checked for itself */
     } round_as;
     struct {

@@ -1,5 +1,5 @@
-/* daemon/ctrl/roundas.c - see roundas.h. */
-#include "daemon/ctrl/roundas.h"
+/* daemon/ctrl/conf_round.c - see conf_round.h. */
+#include "daemon/ctrl/conf_round.h"
 
 #include <stdbool.h>
 
@@ -29,7 +29,7 @@ static int64_t sharing(const struct conf_instance *i)
 
 static int64_t wider(int64_t a, int64_t b) { return a > b ? a : b; }
 
-void roundas_of_pools(struct conf_instance *prefill, struct conf_instance *decode)
+void conf_round_pools(struct conf_instance *prefill, struct conf_instance *decode)
 {
     int64_t a = prefill->layout.tp, b = decode->layout.tp, tp = wider(a, b);
     int64_t p = sharing(prefill), d = sharing(decode), cp = wider(p, d);
