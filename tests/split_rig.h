@@ -79,14 +79,14 @@ static enum engine_kv kv_type = ENGINE_KV_AUTO;
 static struct {
     const char *family;
     char dir[256];
-} models[6];
+} models[12];
 
 static const char *model_dir(void)
 {
     int i = 0;
 
     while (models[i].family && strcmp(models[i].family, family) != 0)
-        i++;
+        assert_in_range(++i, 0, sizeof(models) / sizeof(models[0]) - 1);
     if (!models[i].family)
         snprintf(models[i].dir, sizeof(models[i].dir), "%s",
                  tiny_model(family, test_seed()));
