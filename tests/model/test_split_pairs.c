@@ -474,7 +474,7 @@ static int some_pairs(int f)
     bool first = f == 0;
 
     for (int k = 0; k < n * n; k++)
-        if (k % NTH == from || (first && k % (n + 1) == 0)) {
+        if (k % NTH == from || (first && STEP == 1 && k % (n + 1) == 0)) {
             pair(f, k / n, k % n, &events[0]);
             runs++;
         }
