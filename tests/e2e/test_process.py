@@ -195,7 +195,7 @@ def test_second_daemon_is_refused(rack):
 def test_sigterm_drains(start):
     """No new requests, the running one goes on to its end, then the daemon stops."""
     r = start(*SMALL)
-    s = Stream(r, dict(LONG, max_tokens=300))
+    s = Stream(r, dict(LONG, max_tokens=300 // SLOW))
     wait_for(s.begun)
     pid = engine(r)
     r.p.send_signal(signal.SIGTERM)
