@@ -206,7 +206,7 @@ def test_sigterm_drains(start):
     assert r.get("/healthz")[0] == 200
     frames = s.frames()
     assert frames[-1] == "[DONE]"
-    assert len([f for f in frames[:-1] if f["choices"][0]["text"]]) > 100
+    assert len([f for f in frames[:-1] if f["choices"][0]["text"]]) > 100 // SLOW
     assert r.p.wait(20 * SLOW) == 0
     assert not alive(pid)
     assert not os.path.exists(r.sock)
