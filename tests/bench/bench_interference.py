@@ -10,7 +10,7 @@ it fell into, so that one long step weighs as much as the many short ones it dis
 Ratios are within one round of one mode; rounds of the modes are interleaved; the median of
 the rounds counts. Colocated and chunked have one engine with two threads, split has two
 with one each. The bound of chunked for a prompt: what a step of step_tok of its tokens adds
-in its middle half, measured on the idle engine, and the decode step that it carries.
+about the middle of its time, measured on the idle engine, and the decode step that it carries.
 Goodput is `llmctl load`: few requests a rate, targets from what this run measured, each
 search GOODPUT_S at most; what `llmctl pd advise` predicts from each of them alone
 stands beside it. Every key has value, goal, ok; exits 1 where a goal is missed."""
@@ -123,9 +123,10 @@ class Mode:
 
     def round(self):
         for n in PROMPTS if self.name == "chunked" else ():
-            # a budget's step: what one more of them adds to a prompt
+            # a budget's step: what one more of them adds to a prompt, about where half of
+            # its time is over: later steps are longer, so that is at 9/16 and not at a half
             self.budget_step[n].append(statistics.median(
-                self.alone(n - n // 4) - self.alone(n // 4)
+                self.alone(n * 13 // 16) - self.alone(n * 5 // 16)
                 for _ in range(BOUND_REPEATS)) * BUDGET / (n // 2))
         pure, busy = [], {n: [] for n in PROMPTS}
         with selectors.DefaultSelector() as sel:
