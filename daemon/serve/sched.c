@@ -39,7 +39,6 @@ void sched_step_caps(const struct sched_cfg *cfg, struct step_caps *ret)
 }
 
 enum { MEAN_OUT = 16 }; /* answers that the mean of lengths looks back at */
-static int min_int(int a, int b) { return a < b ? a : b; }
 
 struct sched *sched_new(const struct sched_cfg *cfg)
 {

@@ -21,9 +21,6 @@
 
 enum { FLOOR = 16384, PER = 16 };
 
-static int min_int(int a, int b) { return a < b ? a : b; }
-static int max_int(int a, int b) { return a > b ? a : b; }
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int rest_class(int n) { return 31 - __builtin_clz((unsigned)n | 1); }
 
 struct ahead {

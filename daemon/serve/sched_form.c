@@ -47,9 +47,6 @@ struct form {
     bool preempted; /* then nobody new starts in this step */
 };
 
-static int min_int(int a, int b) { return a < b ? a : b; }
-static int max_int(int a, int b) { return a > b ? a : b; }
-
 int sched_vlen(const struct sched_seq *q)
 {
     return q->tail_samples ? max_int(q->n_toks, q->next_pos + 1) : q->n_toks;

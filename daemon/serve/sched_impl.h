@@ -24,6 +24,11 @@ enum {
     SCHED_TPOT_PART = 90, /* % of a TPOT that is spent; the rest is for errors */
 };
 
+static inline int min_int(int a, int b) { return a < b ? a : b; }
+static inline int max_int(int a, int b) { return a > b ? a : b; }
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+
 enum seq_state {
     SEQ_NEW,
     SEQ_PARKED,  /* waits for the first of its group */

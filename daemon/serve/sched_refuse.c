@@ -29,10 +29,7 @@ enum {
     MARGIN_PART = 5 /* 1 / so much of the target is added to the time that is told */
 };
 
-static int min_int(int a, int b) { return a < b ? a : b; }
-static int max_int(int a, int b) { return a > b ? a : b; }
 static double least(double a, double b) { return a < b ? a : b; }
-static int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Answers that get a token in each step. */
 static int n_decoding(const struct sched *s)

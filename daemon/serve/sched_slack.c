@@ -32,10 +32,6 @@
 
 #include <stdlib.h>
 
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int min_int(int a, int b) { return a < b ? a : b; }
-static int max_int(int a, int b) { return a > b ? a : b; }
-
 /* ---- estimates ---- */
 
 static bool decodes(const struct sched_seq *q)
