@@ -391,7 +391,9 @@ static int gather(struct conn *c, struct store *s, struct question *q, struct er
     int n = list_runs(s, instance, v, e), rc = n < 0 ? -1 : 0;
 
     ref = n > 0 ? reference(v, n, wanted) : NULL;
-    if (rc == 0 && !ref)
+    if (rc == 0 && !ref && *instance && conf && !conf_instance(conf, instance))
+        rc = err_set(e, ERR_NOTFOUND, "there is no instance '%.63s'", instance);
+    else if (rc == 0 && !ref)
         rc = err_set(
             e, ERR_NOTFOUND,
             "%s%s: llmctl load measures one, then there is a workload to advise on",

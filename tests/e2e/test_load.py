@@ -125,6 +125,8 @@ def test_a_trace_is_replayed(rack, tmp_path):
 def test_advice_needs_a_search_and_labels_its_figures(rack, runs):
     p = llmctl(rack, "pd", "advise")
     assert p.returncode == 3 and "llmctl load measures one" in p.stderr
+    p = llmctl(rack, "pd", "advise", "nope")
+    assert p.returncode == 3 and "there is no instance 'nope'" in p.stderr
     run = load(rack, "ttft", "200", "tpot", "50")
     assert run["result"]["searched"] and run["result"]["goodput"] > 0
     p = llmctl(rack, "-j", "pd", "advise", "main")
